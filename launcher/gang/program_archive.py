@@ -33,13 +33,14 @@ class ProgramArchive:
         """Returns whether the content of a file is here, maybe under another name."""
         return file.is_valid and self._path(file).exists()
 
-    def has_room(self, file: ProgramFile) -> bool:
-        """Returns whether the limit allows one more file."""
-        return self._size + file.size <= self._limit
+    def refusal(self, file: ProgramFile) -> str:
+        """Returns why the limit allows no such file, or ""."""
+        is_allowed = self._size + file.size <= self._limit
+        return "" if is_allowed else f"all together would have more than {self._limit:,} bytes"
 
     def add(self, file: ProgramFile, content: bytes | bytearray) -> str:
         """Keeps the content of a file; returns why it does not, or "". Raises OSError."""
-        if problem := file.problem(content):
+        if problem := self.refusal(file) or file.problem(content):
             return problem
         compiled_programs.write(self._path(file), content)
         self._size += file.size

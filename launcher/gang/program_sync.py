@@ -140,9 +140,9 @@ class ProgramSync:
             for file in used:
                 if file in self._rejected or archive.has(file):
                     continue
-                problem = "all together would exceed SLIPWAY_PROGRAMS_BYTES"
-                if archive.has_room(file):
-                    problem = archive.add(file, (yield from _receive(agent, file)))
+                problem = archive.refusal(file) or archive.add(
+                    file, (yield from _receive(agent, file))
+                )
                 if problem:
                     self._rejected.add(file)
                     self._report(process, problem)
@@ -193,7 +193,7 @@ class ProgramSync:
             self._report(task.process, f"{error.filename}: {error.strerror}")
 
     def _drop_unanswered(self) -> None:
-        """Ends exchanges with agents that answer other calls, maybe, but not these."""
+        """Ends exchanges with agents that may answer other calls, but not these."""
         now = time.monotonic()
         for call, task in list(self._calls.items()):
             if now - task.called_at > ANSWER_S:

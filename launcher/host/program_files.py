@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
@@ -47,14 +47,6 @@ class ProgramFile:
         return ""
 
 
-@dataclass
-class _Arriving:
-    """A file of which a part has arrived."""
-
-    file: ProgramFile
-    content: bytearray = field(default_factory=bytearray)
-
-
 class ProgramFiles:
     """The compiled programs in the cache folder of a program with these environment variables.
 
@@ -69,7 +61,8 @@ class ProgramFiles:
             self._folder, self._limit = Path(), 0
         self._hashes: dict[tuple[str, int, int], str] = {}
         """SHA-256 by name, inode and time of the last use."""
-        self._arriving: _Arriving | None = None
+        self._arriving: tuple[ProgramFile, bytearray] | None = None
+        """A file of which a part has arrived, and its content so far."""
 
     @property
     def folder_id(self) -> str:
@@ -100,10 +93,10 @@ class ProgramFiles:
         Returns why the file is not written, or "".
         """
         if not begin:
-            self._arriving = _Arriving(file)
-        if self._arriving is None or self._arriving.file != file:
+            self._arriving = file, bytearray()
+        if self._arriving is None or self._arriving[0] != file:
             return f"a part of {file.name} has arrived without the one before"
-        content = self._arriving.content
+        content = self._arriving[1]
         content += part
         if begin + len(part) < file.size:
             return ""

@@ -157,11 +157,12 @@ def test_the_archive_outlives_the_command_and_ends_at_its_limit(tmp_path: Path) 
     archive.record(0, [one, other])
     assert archive.has(file_of(CACHED)), "the content is here, under another name"
     archive.record(1, [file_of(CACHED), file_of("compiled/b-cache", b"b")])
-    assert archive.has_room(file_of(CACHED, b"b"))
-    assert not archive.has_room(file_of("compiled/b-cache", DATA[2:]))
+    assert archive.refusal(file_of(CACHED, b"b")) == ""
+    third = file_of("compiled/b-cache", DATA[2:])
+    assert "more than 153,600 bytes" in archive.add(third, DATA[2:])
 
     found = ProgramArchive(tmp_path, 2 * len(DATA))
-    assert not found.has_room(file_of("compiled/b-cache", DATA[2:]))
+    assert "more than 153,600 bytes" in found.refusal(third)
     assert found.needed(1, on_cpu=True) == [file_of(CACHED)]
     assert {file.name for file in found.needed(1, on_cpu=False)} == {CACHED, "compiled/a-cache"}
     assert found.part(one, 0) + found.part(one, len(DATA)) == DATA

@@ -190,8 +190,8 @@ def giving(sync: ProgramSync) -> set[int]:
     return {task.process for task in sync._calls.values()}
 
 
-def killed(agent: Any) -> None:
-    os.kill(ray.get(agent.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+def pid_of(agent: Any) -> int:
+    return ray.get(agent.__ray_call__.remote(lambda _: os.getpid()))
 
 
 def test_host_that_dies_while_it_gives_costs_the_others_nothing(
@@ -207,7 +207,7 @@ def test_host_that_dies_while_it_gives_costs_the_others_nothing(
     while not archive.needed(1, on_cpu=True) or 0 not in giving(sync):
         assert time.monotonic() < ends_at
         sync.poll()
-    killed(both[0])
+    os.kill(pid_of(both[0]), signal.SIGKILL)
     for _ in range(100):
         sync.poll()
     assert archive.needed(0, on_cpu=True) == []
@@ -215,24 +215,55 @@ def test_host_that_dies_while_it_gives_costs_the_others_nothing(
     assert warnings == []
 
 
-def test_host_that_dies_while_it_receives_has_no_part_of_a_file(
-    agents: list[Any], run_dir: Path
-) -> None:
-    both = [member.agent for member in agents]
-    programs = started(both, run_dir, [1, 1])
-    archive, warnings = ProgramArchive(run_dir, 10**10), list[str]()
-    data = bytes(64 * MIB)
+def receiving(
+    agents: list[Any], run_dir: Path, warnings: list[str]
+) -> tuple[ProgramSync, dict[int, HostProgram]]:
+    """Returns an exchange that has a large file for host 1, and the program of that host."""
+    programs = started(agents, run_dir, [1, 1])
+    archive, data = ProgramArchive(run_dir, 10**10), bytes(64 * MIB)
     file = ProgramFile("executables/ab1/large-1", len(data), hashlib.sha256(data).hexdigest())
     assert archive.add(file, data) == ""
     archive.record(1, [file])
-    cache = run_dir / "second"
-    environment = {**programs[1].environment, "XDG_CACHE_HOME": str(cache)}
-    sync = ProgramSync(both, archive, warnings.append)
-    sync.send({1: replace(programs[1], environment=environment)})
+    environment = {**programs[1].environment, "XDG_CACHE_HOME": str(run_dir / "second")}
+    sync = ProgramSync(agents, archive, warnings.append)
+    return sync, {1: replace(programs[1], environment=environment)}
+
+
+def test_host_that_dies_while_it_receives_has_no_part_of_a_file(
+    agents: list[Any], run_dir: Path
+) -> None:
+    both, warnings = [member.agent for member in agents], list[str]()
+    sync, programs = receiving(both, run_dir, warnings)
+    sync.send(programs)
     for _ in range(3):
         sync._continue(5.0)
-    killed(both[1])
+    os.kill(pid_of(both[1]), signal.SIGKILL)
     sync.finish()
-    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert [path for path in (run_dir / "second").rglob("*") if path.is_file()] == []
     (warning,) = warnings
     assert "host-0001 are not shared: its agent has failed" in warning
+
+
+@pytest.mark.parametrize("limit", ["SEND_S", "ANSWER_S"])
+def test_one_that_answers_nothing_is_given_up_with_one_warning(
+    agents: list[Any], run_dir: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"launcher.gang.program_sync.{limit}", 1.0)
+    both, warnings = [member.agent for member in agents], list[str]()
+    sync, programs = receiving(both, run_dir, warnings)
+    pid = pid_of(both[1])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        if limit == "SEND_S":
+            sync.send(programs)
+            sync.finish()
+        else:
+            sync.has_compiled(1)
+            while not warnings:
+                sync.poll()
+        assert time.monotonic() - begin < 15
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    (warning,) = warnings
+    assert "host-0001 are not shared: " in warning and "within 1 s" in warning
