@@ -146,7 +146,7 @@ def _recorder(run: RunDir) -> Callable[[str], None]:
 def _finish(
     console: Console, spec: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
 ) -> None:
-    """Records the end and removes what only a resumed run needs; prints summary and goodput."""
+    """Records the end, removes what a resumed run would need, prints the summary and goodput."""
     last = _position(display)
     run.set_state(RunState.FINISHED, replace(last, step=spec.steps or last.step))
     program_archive.remove(run.folder)

@@ -53,7 +53,7 @@ def folder_id(folder: Path) -> str:
 def write(path: Path, content: bytes | bytearray) -> None:
     """Writes a file that has its name only once it is complete. Raises OSError.
 
-    A loss of power may damage it: whoever reads the file checks its hash.
+    A loss of power may damage it: its readers detect that.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
