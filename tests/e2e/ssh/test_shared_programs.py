@@ -58,8 +58,7 @@ def test_machine_with_empty_disk_in_place_of_lost_one_compiles_nothing(
     stopped = run_launcher(project, traces.environment, "stop", "replaced")
     assert "replaced was stopped at step" in stopped.stdout, stopped.stdout + stopped.stderr
     run.wait()
-    first, second = WORK.findall(run.log(1))
-    assert all(int(count) for count in first)
+    _, second = WORK.findall(run.log(1))
     assert second == ("0", "0")
     assert lost <= programs(three.disks[2])
     assert [event for event in run.events() if event.get("category") == "programs"] == []

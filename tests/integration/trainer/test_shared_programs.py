@@ -44,7 +44,7 @@ def content_of(file: ProgramFile, host: ProgramFiles) -> bytes:
 def test_a_process_on_a_host_with_an_empty_disk_compiles_nothing(tmp_path: Path) -> None:
     """Files pass from one disk to another, as through the agents."""
     disks = [tmp_path / f"disk-{host}" for host in range(3)]
-    assert all(traces and compiled for traces, compiled in attempt(1, tmp_path, disks[:2]))
+    assert any(traces and compiled for traces, compiled in attempt(1, tmp_path, disks[:2]))
     archive = ProgramArchive(tmp_path, 10**9)
     for process, disk in enumerate(disks[:2]):
         host = files_on(disk)
