@@ -289,6 +289,8 @@ def _compiled(
             )
         )
         report.print_line(f"compiled in {seconds:.1f} s{', from the cache' * from_cache}")
+        if jax.process_index():  # events.jsonl keeps only those of process 0
+            print(f"{counts.traces} traces, {counts.compilations} compilations", flush=True)
         if loaded := executables.loaded():
             print(f"hot start: loaded {loaded} programs that came with the run", flush=True)
         initialize.wait_for_compilers("first step", program.job.deadlines)

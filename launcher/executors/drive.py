@@ -22,6 +22,7 @@ from launcher.core.results import GangResult
 from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
 from launcher.core.states import RunState
 from launcher.executors.await_runs import CancelledError, wait_for_runs
+from launcher.gang import program_archive
 from launcher.notify.notifier import END_TIMEOUT_S, RunNotifier
 from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
@@ -145,9 +146,10 @@ def _recorder(run: RunDir) -> Callable[[str], None]:
 def _finish(
     console: Console, spec: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
 ) -> None:
-    """Records the end; prints the summary and the goodput."""
+    """Records the end, removes what a resumed run would need, prints the summary and goodput."""
     last = _position(display)
     run.set_state(RunState.FINISHED, replace(last, step=spec.steps or last.step))
+    program_archive.remove(run.folder)
     print_summary(console, spec, display, elapsed_s)
     goodput = summary.read(run.folder).goodput(None)
     console.print(Text(str(goodput), style="dim"), soft_wrap=True)

@@ -26,6 +26,7 @@ from launcher.host.preflight import HostReport
 from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate, TakenProcess
 from launcher.host.process_tree import ReaperError
 from launcher.host.profile import Trace, TracedFiles
+from launcher.host.program_files import ProgramFile, ProgramFiles
 from launcher.host.proxy_env import LISTS, reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
 from launcher.host.side_command import CommandUpdate, SideCommand
@@ -61,6 +62,10 @@ class Agent:
         """Commands that their callers have ended."""
         self._trace: Trace | None = None
         self._copied: CopiedFolder | None = None
+        self._files: ProgramFiles | None = None
+        """Compiled programs in the cache folder of the program."""
+        self._started_at = 0.0
+        """When `start` started the program, in seconds since the epoch."""
         self._asked_at = time.monotonic()
         self._code = LoadedCode()
         outlive_programs()
@@ -137,6 +142,7 @@ class Agent:
         """Starts the host's program, in a standby process that waits for it if there is one."""
         self._asked_at = time.monotonic()
         self._started = program = self._with_memory(program)
+        self._files, self._started_at = _files_of(program), time.time()
         if self._program is not None and self._program.is_waiting:
             self._program.begin(_whole(program.environment, program.hosts))
             return
@@ -181,6 +187,27 @@ class Agent:
         for text in self._notices.take():
             batch.events.append(PreemptionNoticeEvent(time=time.time(), message=text))
         return batch
+
+    def programs_folder(self) -> str:
+        """Returns the id of the program's cache folder, by which hosts see that they share one."""
+        return self._files.folder_id if self._files else ""
+
+    def used_programs(self) -> list[ProgramFile]:
+        """Returns the files of compiled programs that this host has used since `start`."""
+        return self._files.used_since(self._started_at) if self._files else []
+
+    def program_part(self, name: str, begin: int) -> bytes:
+        """Returns the next bytes of such a file; b"" at its end, and when it is gone."""
+        return self._files.part(name, begin) if self._files else b""
+
+    def missing_programs(self, program: HostProgram, names: list[str]) -> list[str]:
+        """Returns those of the names of files that `program` would not find on this host."""
+        self._files = _files_of(program)
+        return self._files.missing(names)
+
+    def take_program(self, file: ProgramFile, begin: int, part: bytes) -> str:
+        """Takes a part of a missing file. Returns why the file is not written, or ""."""
+        return self._files.take(file, begin, part) if self._files else ""
 
     def stop(self, grace_s: float | None = None) -> None:
         """Ends the program, with `grace_s` to save if given; `poll` reports when it is gone."""
@@ -315,6 +342,10 @@ def _start(program: HostProgram, *, is_standby: bool = False) -> HostProcess:
     whole = _whole(program.environment, program.hosts)
     log, cwd = Path(program.log), Path(program.cwd)
     return HostProcess(program.command, whole, log, cwd, program.grace_s, is_standby)
+
+
+def _files_of(program: HostProgram) -> ProgramFiles:
+    return ProgramFiles(_whole(program.environment, program.hosts))
 
 
 def _whole(environment: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:

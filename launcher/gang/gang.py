@@ -16,7 +16,9 @@ from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.host_program import HostProgram
 from launcher.gang.monitor import GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
+from launcher.gang.program_archive import archive_of
 from launcher.gang.program_start import ProgramStart
+from launcher.gang.program_sync import ProgramSync
 from launcher.gang.run_dir_sync import Copies, log_of
 from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.protocol.environment import (
@@ -74,6 +76,7 @@ class Gang:
         apart = [n for n, member in enumerate(all_members) if not member.shares_run_dir]
         self._copies = Copies([member.agent for member in all_members], apart, run_dir)
         self._early = early
+        self._compiled = ProgramSync(self._agents, archive_of(run_dir), self._warn)
         self._addresses: list[str] = []
         self._checked: ProgramStart | None = None
         """The start whose standby processes have checked their hosts and wait."""
@@ -189,7 +192,8 @@ class Gang:
         return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
-        return ProgramStart(self._agents, self._copies, self._listener, self.silent)
+        parts = self._agents, self._copies, self._compiled
+        return ProgramStart(*parts, self._listener, self.silent)
 
     def _host_programs(
         self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
@@ -224,6 +228,9 @@ class Gang:
             if MEGASCALE_NUM_SLICES in environment:
                 environment[MEGASCALE_COORDINATOR_ADDRESS] = first
         return environments
+
+    def _warn(self, text: str) -> None:
+        self._listener.on_event(WarningEvent(category="programs", message=text))
 
     def _hosts(self) -> list[str]:
         """Returns the addresses of all hosts, in the order of processes.

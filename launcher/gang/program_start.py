@@ -16,6 +16,7 @@ from launcher.gang.agent_calls import GangError, collect_stacks, wait_for_answer
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_program import HostProgram
 from launcher.gang.monitor import GangMonitor
+from launcher.gang.program_sync import ProgramSync
 from launcher.gang.run_dir_sync import Copies
 from launcher.gang.watch import GangWatch
 from launcher.health.stacks import innermost
@@ -25,6 +26,7 @@ from trainer.contract.protocol.events import (
     REWOUND,
     STALE,
     WRONG_HOST,
+    CompiledEvent,
     ErrorEvent,
     Event,
     InitializedEvent,
@@ -43,14 +45,15 @@ class ProgramStart:
         self,
         agents: Sequence[Any],
         copies: Copies,
+        compiled: ProgramSync,
         listener: Listener,
         lost: set[int],
     ) -> None:
         """Creates the start. Processes whose agents stop answering are added to `lost`."""
-        self._agents, self._copies = agents, copies
+        self._agents, self._copies, self._compiled = agents, copies, compiled
         self._listener = listener
         self._on_event: Callable[[int, Event], None] = lambda *_: None
-        self._watch = GangWatch(agents, copies, self._forward, self._describe_hang, lost)
+        self._watch = GangWatch(agents, copies, compiled, self._forward, self._describe_hang, lost)
         self._has_folder = False
         """Whether the hosts have the files of this attempt."""
         self._final_reports: dict[int, str] = {}
@@ -66,6 +69,8 @@ class ProgramStart:
         """
         if not self._has_folder:
             self._send_folder()
+        self._compiled.send(dict(enumerate(programs)))
+        self._compiled.finish()
         starts = [
             agent.start.remote(program)
             for agent, program in zip(self._agents, programs, strict=True)
@@ -81,6 +86,7 @@ class ProgramStart:
         Raises what `start` raises.
         """
         self._send_folder()
+        self._compiled.send(programs)
         starts = [
             self._agents[process].start_standby.remote(program, early and early.offer(process))
             for process, program in programs.items()
@@ -143,6 +149,8 @@ class ProgramStart:
                 self._initializing.add(process)
             case InitializedEvent():
                 self._initializing.discard(process)
+            case CompiledEvent():
+                self._compiled.has_compiled(process)
             case _:
                 pass
 

@@ -9,6 +9,7 @@ from launcher.core.results import Hang, ProcessExit
 from launcher.gang.agent_ends import explain
 from launcher.gang.live_requests import LiveRequests
 from launcher.gang.monitor import HANG_GRACE_S, GangMonitor, Stop
+from launcher.gang.program_sync import ProgramSync
 from launcher.gang.run_dir_sync import Copies
 from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
 from launcher.host.process import OutputUpdate
@@ -27,6 +28,7 @@ class GangWatch:
         self,
         agents: Sequence[Any],
         copies: Copies,
+        programs: ProgramSync,
         forward: Callable[[int, OutputUpdate], None],
         describe_hang: Callable[[Hang], Hang],
         lost: set[int],
@@ -51,6 +53,7 @@ class GangWatch:
             self._stop_if_required,  # before hangs: a process that lost a peer does not hang
             self._find_hang,
             self._serve_requests,
+            programs.poll,
         )
         self._requests = LiveRequests(agents)
         self._silence = LostHostDetector(time.monotonic())

@@ -67,8 +67,10 @@ class Machines:
 
 
 @contextmanager
-def machines(folder: Path, names: Sequence[str], traces: Traces) -> Iterator[Machines]:
-    """Running ones; they end with this context."""
+def machines(
+    folder: Path, names: Sequence[str], traces: Traces, *, own_caches: bool = False
+) -> Iterator[Machines]:
+    """Running ones; they end with this context. `own_caches`: on their own disks."""
     network = plan_network(len(names))
     disk = folder / "disk"
     disk.mkdir()
@@ -81,7 +83,8 @@ def machines(folder: Path, names: Sequence[str], traces: Traces) -> Iterator[Mac
         Path("/run/sshd").mkdir(exist_ok=True)
         for number, name in enumerate(names):
             disks[number].mkdir()
-            running.append(_start(folder, number, name, network, traces))
+            cache = {"XDG_CACHE_HOME": f"{disk}/cache"} if own_caches else {}
+            running.append(_start(folder, number, name, network, traces, cache))
         config = _client_config(folder, names, network)
         for number in range(len(names)):
             wait_until(lambda n=number: _listens(network.ip(n)), timeout_s=20.0)
@@ -95,14 +98,19 @@ def machines(folder: Path, names: Sequence[str], traces: Traces) -> Iterator[Mac
 
 
 def _start(
-    folder: Path, number: int, name: str, network: Network, traces: Traces
+    folder: Path,
+    number: int,
+    name: str,
+    network: Network,
+    traces: Traces,
+    variables: dict[str, str],
 ) -> subprocess.Popen[bytes]:
     """An sshd in a namespace: its children have the machine's name, address and disk."""
     ip, namespace = network.ip(number), network.namespace(number)
     hosts = Path(f"/etc/netns/{namespace}/hosts")
     hosts.write_text(f"127.0.0.1 localhost\n{ip} {name}\n")
     config = folder / f"sshd-{name}"
-    config.write_text(_server_config(folder, ip, traces))
+    config.write_text(_server_config(folder, ip, traces, variables))
     script = (
         f"hostname {name} && mount --bind {folder}/disk-{name} {folder}/disk && "
         f"exec {SSHD} -D -e -f {config}"
@@ -116,7 +124,7 @@ def _start(
         )
 
 
-def _server_config(folder: Path, ip: str, traces: Traces) -> str:
+def _server_config(folder: Path, ip: str, traces: Traces, variables: dict[str, str]) -> str:
     name, _, value = traces.mark.partition("=")
     pythons = str(Path(sys.base_prefix) / "bin")
     environment = {
@@ -128,6 +136,7 @@ def _server_config(folder: Path, ip: str, traces: Traces) -> str:
         "UV_CACHE_DIR": uv_cache(),
         "UV_LINK_MODE": "symlink",
         "UV_NO_PROGRESS": "1",
+        **variables,
     }
     return "\n".join(
         [

@@ -14,6 +14,7 @@ from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
 from trainer.contract.protocol.reports import KeptPrograms
 from trainer.contract.storage.cache_dirs import make_cache_folder
+from trainer.contract.storage.compiled_programs import EXECUTABLES
 from trainer.data import cache_lock, tokenizer
 from trainer.data.loader import abstract_batch, batch_shardings
 from trainer.distributed import initialize, mesh
@@ -73,7 +74,7 @@ def _stand_in(
     stand_in(plan.world, process)
     devices = mesh.build(plan)
     key = keys.of_job(job, plan, devices.devices.flat[0])
-    lock = make_cache_folder(executables.FOLDER) / f"{key}.lock"
+    lock = make_cache_folder(EXECUTABLES) / f"{key}.lock"
     with cache_lock.held(lock, waiting=lambda *_: None):
         yield job, plan, devices
 

@@ -15,6 +15,7 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import World
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, NUM_PROCESSES
 from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.contract.storage.compiled_programs import COMPILED
 from trainer.distributed.private import distributed as jax_distributed
 from trainer.distributed.private import xla_bridge
 from trainer.distributed.process_env import Environment
@@ -208,7 +209,7 @@ def _own_address(coordinator: str) -> str:
 
 def configure() -> None:
     """Configures JAX's compile cache and random numbers; call it before either is used."""
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     # Random numbers must not depend on the sharding of an array.
     jax.config.update("jax_threefry_partitionable", True)

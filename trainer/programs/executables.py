@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.contract.storage.compiled_programs import EXECUTABLES
 from trainer.distributed.mesh import Device
 from trainer.distributed.program_exchange import ProgramExchange
 from trainer.programs import keys
@@ -29,8 +30,6 @@ Value = TypeVar("Value")
 Compiled: TypeAlias = jax.stages.Compiled
 Lower: TypeAlias = Callable[[], jax.stages.Lowered]
 Finish: TypeAlias = Callable[[jax.stages.Lowered], Compiled]
-FOLDER = "executables"
-"""Folder of the programs in the user's cache folder."""
 
 
 def _compile(lowered: jax.stages.Lowered) -> Compiled:
@@ -225,7 +224,7 @@ def kept(
     if not limit:
         yield None
         return
-    store = ProgramStore(cache_folder() / FOLDER, limit)
+    store = ProgramStore(cache_folder() / EXECUTABLES, limit)
     of_job = keys.of_job(job, plan, devices[0])
     _kept = Executables(store, of_job, devices, brought, record, exchange)
     try:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
+from trainer.contract.storage.compiled_programs import DEFAULT_BYTES, limit_of
 
-DEFAULT_BYTES = 8 * 2**30
 DIGEST_BYTES = hashlib.sha256().digest_size
 LOCK_S, POLL_INTERVAL_S = 5.0, 0.01
 """Maximum seconds to wait for another process that changes the folder, and between attempts."""
@@ -29,12 +29,13 @@ UNFINISHED = "."
 
 def limit_bytes() -> int:
     """Returns the limit of `SLIPWAY_PROGRAMS_BYTES`. Raises ConfigError unless it is a number."""
-    text = os.environ.get(PROGRAMS_BYTES) or str(DEFAULT_BYTES)
-    if not (text.isascii() and text.isdecimal()):
+    text = os.environ.get(PROGRAMS_BYTES)
+    limit = limit_of(text)
+    if limit is None:
         raise ConfigError(
             [f"{PROGRAMS_BYTES}={text}: expected a number of bytes, such as {DEFAULT_BYTES}"]
         )
-    return int(text)
+    return limit
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from trainer.contract.storage.cache_dirs import cache_folder
-from trainer.programs.executables import FOLDER
+from trainer.contract.storage.compiled_programs import EXECUTABLES
 
 COMPILED = cache_folder() / "compiled"
 
@@ -35,7 +35,7 @@ def _cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     own = folder / "slipway"
     own.mkdir()
-    for name in (COMPILED.name, FOLDER):
+    for name in (COMPILED.name, EXECUTABLES):
         (cache_folder() / name).mkdir(parents=True, exist_ok=True)
         (own / name).symlink_to(cache_folder() / name)
     return folder

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage.compiled_programs import user_cache_folder
 
 REMEDY = "Set XDG_CACHE_HOME to a folder that every host can write to"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
@@ -16,9 +17,8 @@ def cache_folder() -> Path:
 
     Raises ConfigError for a user without a home.
     """
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "slipway"
+        return user_cache_folder(os.environ)
     except RuntimeError:
         raise ConfigError(
             [f"HOME is not set, and this user has no home folder. {REMEDY}"]
