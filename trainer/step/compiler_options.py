@@ -1,16 +1,21 @@
-"""Compiler options of the training step: libtpu flags.
+"""Compiler options of the training step: libtpu flags. trainer/step/gpu_options.py has XLA:GPU's.
 
 They make the compiler gather weights during the products before them, and scatter gradients during
 the products after them. The options depend on the TPU generation.
 `tests/integration/trainer/test_overlap.py` checks them with the compiler of each.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Mapping
 
 import jax
 from jax.sharding import Mesh
+
+from trainer.contract.config.job import Deadlines
+from trainer.contract.protocol.environment import XLA_FLAGS
+from trainer.step import gpu_options
 
 GATHER = {
     "xla_enable_async_all_gather": "true",
@@ -68,9 +73,22 @@ UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
 def of_step(mesh: Mesh) -> dict[str, str]:
     """Returns the compiler options for the mesh's devices."""
     device = mesh.devices.flat[0]
+    if device.platform == "gpu":
+        return gpu_options.of_step(mesh.size, os.environ.get(XLA_FLAGS, ""))
     if device.platform != "tpu":
         return {}
     return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
+
+
+def hang_deadline(mesh: Mesh, deadlines: Deadlines) -> dict[str, str]:
+    """Returns the options that end a process whose step hangs; none but on GPUs.
+
+    The deadline is longer than a host may let the others wait. A launcher notices a hang earlier.
+    """
+    if mesh.devices.flat[0].platform != "gpu":
+        return {}
+    waits = (deadlines.compile_s, deadlines.restore_s, deadlines.evaluate_s, deadlines.save_s)
+    return gpu_options.hang_deadline(max(waits), os.environ.get(XLA_FLAGS, ""))
 
 
 def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
