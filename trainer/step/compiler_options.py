@@ -62,7 +62,7 @@ ONE_CORE = ("TPU v5 lite", "TPU v6 lite")
 ON_ONE_CORE = {"xla_tpu_sdc_replicate_llo": "true"}
 """On chips of one core, instructions are repeated, since no second core can."""
 SAME_ON_ALL_GPUS = {
-    "xla_gpu_exclude_nondeterministic_ops": "true",
+    "xla_gpu_exclude_nondeterministic_ops": "True",
     "xla_gpu_autotune_level": "0",
 }
 """Otherwise sums of scatters depend on time, and each host may choose other kernels:

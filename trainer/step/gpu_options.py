@@ -1,8 +1,9 @@
 """Options of XLA:GPU for the training step, each with its source.
 
 They are passed with the step, not in XLA_FLAGS, where a name that a version of the compiler does
-not have would end the process. An option that the user's XLA_FLAGS name is left to them. None has
-been measured by this project: docs/how-to/gpus.md says what was checked.
+not have would end the process. XLA reads "True" and "False" there, not "true". An option that the
+user's XLA_FLAGS name is left to them. None has been measured by this project: docs/how-to/gpus.md
+says what was checked.
 
 Sources:
     NVIDIA: https://github.com/NVIDIA/JAX-Toolbox/blob/main/rosetta/docs/GPU_performance.md, and
@@ -15,29 +16,29 @@ Sources:
 import re
 from collections.abc import Mapping
 
-PRODUCTS = {"xla_gpu_enable_triton_gemm": "false"}
+PRODUCTS = {"xla_gpu_enable_triton_gemm": "False"}
 """cuBLAS computes the products. NVIDIA and MaxText turn Triton's kernels off; each product would be
 compiled and timed with dozens of them first."""
 OVERLAP = {
-    "xla_gpu_enable_latency_hiding_scheduler": "true",
-    "xla_gpu_enable_highest_priority_async_stream": "true",
+    "xla_gpu_enable_latency_hiding_scheduler": "True",
+    "xla_gpu_enable_highest_priority_async_stream": "True",
 }
 """Collectives run beside products (NVIDIA, JAX, MaxText), on a stream of the highest priority."""
 COMBINED = {
     "xla_gpu_all_gather_combine_threshold_bytes": str(2**30),
     "xla_gpu_reduce_scatter_combine_threshold_bytes": str(2**30),
     "xla_gpu_all_reduce_combine_threshold_bytes": str(2**30),
-    "xla_gpu_enable_all_gather_combine_by_dim": "false",
-    "xla_gpu_enable_reduce_scatter_combine_by_dim": "false",
+    "xla_gpu_enable_all_gather_combine_by_dim": "False",
+    "xla_gpu_enable_reduce_scatter_combine_by_dim": "False",
 }
 """One collective for all weights of a layer: JAX asks for a threshold of a whole layer or more, and
 NVIDIA has 1 GiB for models of many sizes. Weights are split along different dims, so they are
 combined whatever their dim (NVIDIA, MaxText)."""
 PIPELINED = {
-    "xla_gpu_enable_pipelined_all_gather": "true",
-    "xla_gpu_enable_pipelined_reduce_scatter": "true",
-    "xla_gpu_enable_pipelined_all_reduce": "true",
-    "xla_gpu_enable_while_loop_double_buffering": "true",
+    "xla_gpu_enable_pipelined_all_gather": "True",
+    "xla_gpu_enable_pipelined_reduce_scatter": "True",
+    "xla_gpu_enable_pipelined_all_reduce": "True",
+    "xla_gpu_enable_while_loop_double_buffering": "True",
 }
 """In the loop over layers, weights of the next layer are gathered during this one, and gradients of
 the last one are scattered (NVIDIA, MaxText). Two layers' weights then need two buffers."""

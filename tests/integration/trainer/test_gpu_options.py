@@ -46,7 +46,7 @@ def test_option_named_in_xla_flags_is_left_to_the_user(monkeypatch: pytest.Monke
     monkeypatch.setenv("XLA_FLAGS", flags)
     options = compiler_options.of_step(mesh_of(2))
     assert "xla_gpu_enable_triton_gemm" not in options
-    assert options["xla_gpu_enable_pipelined_all_gather"] == "true"
+    assert options["xla_gpu_enable_pipelined_all_gather"] == "True"
     assert compiler_options.hang_deadline(mesh_of(2), Deadlines()) == {}
 
 
