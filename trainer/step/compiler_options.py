@@ -107,7 +107,8 @@ def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
 def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stages.Compiled:
     """Compiles a program with compiler options.
 
-    Warns about options that this version of the compiler does not have, and compiles without them.
+    Takes the earlier name of an option if this version of the compiler has only that. Warns about
+    options that it does not have, and compiles without them.
     Raises JaxRuntimeError for any other error.
     """
     options: dict[str, str | bool] = {**wanted}
@@ -118,5 +119,8 @@ def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stag
             unknown = UNKNOWN.search(str(error))
             if unknown is None or options.pop(unknown[1], None) is None:
                 raise
+            if earlier := gpu_options.EARLIER.get(unknown[1]):
+                options.update([earlier])
+                continue
             message = f"compiling without {unknown[1]}: the compiler does not have this option"
             warnings.warn(message, stacklevel=2)

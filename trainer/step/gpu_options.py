@@ -35,13 +35,19 @@ COMBINED = {
 NVIDIA has 1 GiB for models of many sizes. Weights are split along different dims, so they are
 combined whatever their dim (NVIDIA, MaxText)."""
 PIPELINED = {
-    "xla_gpu_enable_pipelined_all_gather": "True",
-    "xla_gpu_enable_pipelined_reduce_scatter": "True",
-    "xla_gpu_enable_pipelined_all_reduce": "True",
+    "xla_gpu_pipeline_all_gather": "COLLECTIVE_PIPELINING_MODE_ON",
+    "xla_gpu_pipeline_reduce_scatter": "COLLECTIVE_PIPELINING_MODE_ON",
+    "xla_gpu_pipeline_all_reduce": "COLLECTIVE_PIPELINING_MODE_ON",
     "xla_gpu_enable_while_loop_double_buffering": "True",
 }
 """In the loop over layers, weights of the next layer are gathered during this one, and gradients of
 the last one are scattered (NVIDIA, MaxText). Two layers' weights then need two buffers."""
+EARLIER = {
+    "xla_gpu_pipeline_all_gather": ("xla_gpu_enable_pipelined_all_gather", "True"),
+    "xla_gpu_pipeline_reduce_scatter": ("xla_gpu_enable_pipelined_reduce_scatter", "True"),
+    "xla_gpu_pipeline_all_reduce": ("xla_gpu_enable_pipelined_all_reduce", "True"),
+}
+"""Options under the names of earlier compilers, such as that of jaxlib 0.10, and their values."""
 OF_COLLECTIVES = OVERLAP | COMBINED | PIPELINED
 HANG_DEADLINE = "xla_gpu_execution_terminate_timeout"
 """Ends the process when one execution takes longer, as Go formats durations (XLA). It counts from

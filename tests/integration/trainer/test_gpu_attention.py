@@ -127,6 +127,7 @@ def test_only_full_remat_runs_the_cudnn_kernel_again(segments, remat, runs):
     assert (text.count(FORWARD), text.count(BACKWARD)) == (runs, 1)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 def test_triton_kernel_is_compiled_for_cuda_without_a_mask(segments):
     text = for_cuda(triton(segments))
     assert text.count("mha_forward") >= 1

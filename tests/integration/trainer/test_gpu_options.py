@@ -40,13 +40,13 @@ def test_one_gpu_has_no_options_of_collectives() -> None:
 
 def test_option_named_in_xla_flags_is_left_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = (
-        "--xla_gpu_enable_triton_gemm=true --xla_gpu_enable_pipelined_all_gather_or_so=1 "
+        "--xla_gpu_enable_triton_gemm=true --xla_gpu_pipeline_all_gather_or_so=1 "
         "--xla_gpu_execution_terminate_timeout=1m"
     )
     monkeypatch.setenv("XLA_FLAGS", flags)
     options = compiler_options.of_step(mesh_of(2))
     assert "xla_gpu_enable_triton_gemm" not in options
-    assert options["xla_gpu_enable_pipelined_all_gather"] == "True"
+    assert options["xla_gpu_pipeline_all_gather"].endswith("_ON")
     assert compiler_options.hang_deadline(mesh_of(2), Deadlines()) == {}
 
 
