@@ -12,8 +12,8 @@ Parts, in this order, all by default:
 
 Each part runs `python -m trainer` by hand in processes of its own: Ray, a launcher and a network
 are not needed. All end after BUDGET_S, and parts that would start later are left out. Prints a line
-for each figure. Exits with 1 when the MFU in bfloat16 is below REQUIRED_MFU, or losses differ by more
-than their limit, or a part failed; with 2 when a package or the GPU is missing.
+for each figure. Exits with 1 when the MFU in bfloat16 is below REQUIRED_MFU, or losses differ by
+more than their limit, or a part failed; with 2 when a package or the GPU is missing.
 
 `--rows` is the number of rows in a step; by default what fits the GPU. `--tiny` runs the same code
 on CPU devices with small models, and has no limit of the MFU.
@@ -40,7 +40,7 @@ PARTS = ("product", "bfloat16", "fp8", "packed", "losses")
 BUDGET_S = 480.0
 REQUIRED_MFU, GOAL_MFU = 0.50, 0.58
 PEAK_TFLOPS = 989.4
-"""Of an H100 or H200 in bfloat16: trainer/contract/planning/chips.py."""
+"""Peak of an H100 or H200 in bfloat16: trainer/contract/planning/chips.py."""
 WARM_UP, MEASURED = 8, 24
 """Steps before the measured ones, and those."""
 SIZE, PRODUCTS, ROUNDS = 8192, 50, 3

@@ -82,7 +82,8 @@ def test_arguments_for_cudnn_mean_what_the_reference_computes(arrays, window):
     """JAX defines them for its own implementation, too, which runs on CPU."""
     whole = jnp.zeros((ROWS, LENGTH), jnp.int32)
     reference = attend("reference", whole, positions_of(whole), window, None, SCALE)
-    one = partial(gpu_attention.with_cudnn, scale=SCALE, window=window, implementation="xla")
+    kernel: Callable[..., jax.Array] = gpu_attention.with_cudnn
+    one = partial(kernel, scale=SCALE, window=window, implementation="xla")
     found = value_and_gradients(lambda *arrays: one(*arrays, whole), arrays)
     assert_close(found, value_and_gradients(reference, arrays))
 

@@ -26,7 +26,7 @@ def test_tiny_model_trains_and_gives_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
-def test_machine_without_a_gpu_is_told_so() -> None:
+def test_machine_without_a_gpu_is_an_error() -> None:
     result = run()
     assert result.returncode == 2
     assert "nvidia-smi shows no GPU" in result.stderr
