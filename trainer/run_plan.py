@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 
 from trainer.contract.config.job import Job
+from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Corpus, Plan, World
 from trainer.contract.planning.planner import resolve
 from trainer.distributed.process_env import Environment
@@ -28,8 +29,9 @@ def this_machine() -> World:
     """Returns a world of one process with the devices that JAX finds on this machine."""
     platform = jax.default_backend()
     assert platform in ("cpu", "gpu", "tpu"), platform
+    kind = jax.devices()[0].device_kind
     return World(
-        accelerator=_accelerator(platform),
+        accelerator=accelerators.of_device_kind(platform, kind, jax.local_device_count()),
         platform=platform,
         simulated=False,
         slices=1,
@@ -38,10 +40,3 @@ def this_machine() -> World:
         topology=None,
         host_bounds=None,
     )
-
-
-def _accelerator(platform: str) -> str:
-    """Returns a facts-table name if the device kind gives one: "NVIDIA H200" is h200-1."""
-    kind = jax.devices()[0].device_kind.lower()
-    parts = kind.replace("nvidia", "").split()
-    return platform if platform == "cpu" or not parts else f"{parts[0]}-{jax.local_device_count()}"

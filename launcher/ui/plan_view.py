@@ -24,6 +24,11 @@ from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCE
 
 INSIDE = ("expert", "context", "tensor")
 """Mesh axes that label the lines of the picture; its headers name the other axes."""
+KERNELS = {
+    "splash": "the splash kernel",
+    "cudnn": "cuDNN's kernel",
+    "triton": "JAX's Triton kernel",
+}
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
 
@@ -224,6 +229,8 @@ def _parameters_text(launch: TrainingLaunch) -> str:
     if isinstance(model, CustomModel):
         return f"{trained:,} in float32, of {model.module}"
     text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
+    if plan.attention in KERNELS:
+        text += f", attention by {KERNELS[plan.attention]}"
     if plan.precision:
         text += f", products of layers in {plan.precision}"
     return f"{text}; beside {others:,} that stay as they are" if others else text

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from trainer.contract.planning.plan import World
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, NUM_PROCESSES
 from trainer.contract.storage.cache_dirs import cache_folder
 from trainer.contract.storage.compiled_programs import COMPILED
+from trainer.distributed import gpu_env
 from trainer.distributed.private import distributed as jax_distributed
 from trainer.distributed.private import xla_bridge
 from trainer.distributed.process_env import Environment
@@ -208,7 +210,8 @@ def _own_address(coordinator: str) -> str:
 
 
 def configure() -> None:
-    """Configures JAX's compile cache and random numbers; call it before either is used."""
+    """Configures JAX's compile cache, its random numbers and GPUs; call it before any is used."""
+    gpu_env.set_defaults(os.environ)
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     # Random numbers must not depend on the sharding of an array.

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from trainer.contract.config.model import Model
+from trainer.model import gpu_attention
 
 Attend = Callable[..., jax.Array]
 """Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h).
@@ -36,15 +37,19 @@ def attend(
 ) -> Attend:
     """Returns causal attention inside the segments and the window.
 
-    `kind` is the plan's `attention`: "splash" or "reference". `positions_BS` count from the start
-    of each segment. `window` is the number of positions that each one attends to, itself included;
-    None: all earlier ones. `softcap` bounds the scores; None: no bound. `scale` multiplies products
-    of queries and keys; None: 1 / sqrt(h). `chunks` is the plan's.
+    `kind` and `chunks` are the plan's. `positions_BS` count from the start of each segment.
+    `window` is the number of positions that each one attends to, itself included; None: all earlier
+    ones. `softcap` bounds the scores; None: no bound. `scale` multiplies products of queries and
+    keys; None: 1 / sqrt(h).
     """
     if kind == "splash":
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
         return splash_attention.attend(segments_BS, window, softcap, scale, chunks)
+    if kind in ("cudnn", "triton"):
+        kernel = gpu_attention.attend(kind, segments_BS, window, scale)
+        if kernel is not None:
+            return kernel
     return reference_attention(_causal_mask(segments_BS, positions_BS, window), softcap, scale)
 
 

@@ -14,7 +14,7 @@ from flax import nnx
 
 from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import norm_places
-from trainer.model import dropout, quantized
+from trainer.model import dropout, gpu_attention, quantized
 from trainer.model.attention import Attention, KeyValue
 from trainer.model.attention_kernels import KERNEL_RESULT, Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
@@ -37,13 +37,17 @@ understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
-# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` keeps by name what the attention
-# kernel returns, and the results of products in 8 bits. It does not keep their sums of 32 bits,
-# whose parts are a batch dim.
+# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` keeps what the attention kernels
+# return (that of TPUs by name), and by name the results of products in 8 bits. It does not keep
+# their sums of 32 bits, whose parts are a batch dim.
+_BOTH = jax.checkpoint_policies.save_from_both_policies
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT, quantized.PRODUCT),
+    "dots": _BOTH(
+        _BOTH(
+            jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+            jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT, quantized.PRODUCT),
+        ),
+        gpu_attention.is_forward_pass,
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }

@@ -1,16 +1,21 @@
-"""Compiler options of the training step: libtpu flags.
+"""Compiler options of the training step: libtpu flags. trainer/step/gpu_options.py has XLA:GPU's.
 
 They make the compiler gather weights during the products before them, and scatter gradients during
 the products after them. The options depend on the TPU generation.
 `tests/integration/trainer/test_overlap.py` checks them with the compiler of each.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Mapping
 
 import jax
 from jax.sharding import Mesh
+
+from trainer.contract.config.job import Deadlines
+from trainer.contract.protocol.environment import XLA_FLAGS
+from trainer.step import gpu_options
 
 GATHER = {
     "xla_enable_async_all_gather": "true",
@@ -57,7 +62,7 @@ ONE_CORE = ("TPU v5 lite", "TPU v6 lite")
 ON_ONE_CORE = {"xla_tpu_sdc_replicate_llo": "true"}
 """On chips of one core, instructions are repeated, since no second core can."""
 SAME_ON_ALL_GPUS = {
-    "xla_gpu_exclude_nondeterministic_ops": "true",
+    "xla_gpu_exclude_nondeterministic_ops": "True",
     "xla_gpu_autotune_level": "0",
 }
 """Otherwise sums of scatters depend on time, and each host may choose other kernels:
@@ -68,9 +73,22 @@ UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
 def of_step(mesh: Mesh) -> dict[str, str]:
     """Returns the compiler options for the mesh's devices."""
     device = mesh.devices.flat[0]
+    if device.platform == "gpu":
+        return gpu_options.of_step(mesh.size, os.environ.get(XLA_FLAGS, ""))
     if device.platform != "tpu":
         return {}
     return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
+
+
+def hang_deadline(mesh: Mesh, deadlines: Deadlines) -> dict[str, str]:
+    """Returns the options that end a process whose step hangs; none but on GPUs.
+
+    The deadline is longer than a host may let the others wait. A launcher notices a hang earlier.
+    """
+    if mesh.devices.flat[0].platform != "gpu":
+        return {}
+    waits = (deadlines.compile_s, deadlines.restore_s, deadlines.evaluate_s, deadlines.save_s)
+    return gpu_options.hang_deadline(max(waits), os.environ.get(XLA_FLAGS, ""))
 
 
 def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
@@ -89,7 +107,8 @@ def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
 def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stages.Compiled:
     """Compiles a program with compiler options.
 
-    Warns about options that this version of the compiler does not have, and compiles without them.
+    Takes the earlier name of an option if this version of the compiler has only that. Warns about
+    options that it does not have, and compiles without them.
     Raises JaxRuntimeError for any other error.
     """
     options: dict[str, str | bool] = {**wanted}
@@ -100,5 +119,8 @@ def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stag
             unknown = UNKNOWN.search(str(error))
             if unknown is None or options.pop(unknown[1], None) is None:
                 raise
+            if earlier := gpu_options.EARLIER.get(unknown[1]):
+                options.update([earlier])
+                continue
             message = f"compiling without {unknown[1]}: the compiler does not have this option"
             warnings.warn(message, stacklevel=2)

@@ -221,7 +221,12 @@ class TrainProgram:
             return executables.compiled(
                 self.step_function(), peak, self.shapes, batch, requests, limits,
                 finish=lambda lowered: compiler_options.compiled(
-                    lowered, {**compiler_options.of_step(self.mesh), **options}
+                    lowered,
+                    {
+                        **compiler_options.of_step(self.mesh),
+                        **compiler_options.hang_deadline(self.mesh, self.job.deadlines),
+                        **options,
+                    },
                 ),
             )  # fmt: skip
 

@@ -21,7 +21,7 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     """Returns the bytes on a device that a layer keeps per token, by rematerialization policy.
 
     `full` keeps the layer's input. `dots` also keeps the outputs of its products with weights,
-    except the last, and of the TPU's attention kernel. `none` keeps everything that JAX's gradients
+    except the last, and of an attention kernel. `none` keeps everything that JAX's gradients
     need.
     """
     of = _Activations.of(job, plan)
@@ -73,10 +73,10 @@ class _Activations:
     scores: int
     """Attention scores over all positions: in float32, and in the dtype that multiplies the values.
 
-    The TPU kernel keeps none.
+    Kernels keep none.
     """
     kernel: int
-    """Mixed values of the TPU's kernel, and a float32 sum of each head; 0 without the kernel."""
+    """Mixed values of a kernel, and a float32 sum of each head; 0 without a kernel."""
     head_norms: int
     """Norms of queries and keys: three float32 copies of each."""
     mlp: int

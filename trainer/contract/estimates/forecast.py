@@ -95,7 +95,7 @@ class Rates:
     """Share of the peak FLOP/s, in the products of attention."""
 
 
-HOPPER, AMPERE = Rates(products=0.47, attention=0.28), Rates(products=0.65, attention=0.40)
+HOPPER, AMPERE = Rates(products=0.47, attention=0.23), Rates(products=0.65, attention=0.33)
 RATES = {
     "v4": Rates(products=0.88, attention=0.60),
     "v5e": Rates(products=0.77, attention=0.60),

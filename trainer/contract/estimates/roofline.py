@@ -210,7 +210,7 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
 def recomputes_attention(job: Job, plan: Plan) -> bool:
     """Returns whether the backward pass computes the mixed values of attention again.
 
-    `dots` keeps what the TPU's kernel returns. Elsewhere it would have to keep all scores.
+    `dots` keeps what kernels return. Elsewhere it would have to keep all scores.
     """
     remat = job.decoder.remat
     return remat == "full" or (remat == "dots" and plan.attention == "reference")

@@ -99,6 +99,18 @@ def parse(
     return accelerator
 
 
+def of_device_kind(platform: str, kind: str, devices: int) -> str:
+    """Returns the name of the devices of one host, which `parse` may not know, by JAX's kind.
+
+    "NVIDIA H200" is h200-1, "NVIDIA A100-SXM4-80GB" a100-80gb-1.
+    """
+    words = re.split(r"[ -]", kind.lower().removeprefix("nvidia "))
+    if platform == "cpu" or not words[0]:
+        return platform
+    with_size = f"{words[0]}-{words[-1]}"
+    return f"{with_size if with_size in GPUS else words[0]}-{devices}"
+
+
 def with_hosts(accelerator: Accelerator, hosts: int) -> Accelerator:
     """Returns the slice with `hosts` hosts of the same kind.
 

@@ -60,6 +60,8 @@ class Gpu:
     network_bytes_per_s: float | None
     """Send bandwidth of a host to other hosts; None where vendors' hosts differ."""
     per_host: int = 8
+    largest_head_dim: int = 256
+    """Largest head that cuDNN's attention takes: `check_is_flash_attention` of JAX."""
     peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
     """Peak FLOP/s in formats of 8 bits, without sparsity; only those faster than bfloat16."""
 
@@ -240,6 +242,7 @@ _GPUS = [
         peak_8bit_flops={"int8": 624e12},
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
+        largest_head_dim=128,
     ),
     Gpu(
         name="a100-80gb",
@@ -249,6 +252,7 @@ _GPUS = [
         peak_8bit_flops={"int8": 624e12},
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
+        largest_head_dim=128,
     ),
     Gpu(
         name="h100",

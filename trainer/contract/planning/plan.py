@@ -12,6 +12,9 @@ from trainer.contract.config.base import Section
 from trainer.contract.config.model import Precision
 from trainer.contract.planning.save_interval import SaveStatistics
 
+Dtype = Literal["float32", "bfloat16"]
+AttentionKernel = Literal["reference", "splash", "cudnn", "triton"]
+
 
 class World(Section):
     """The hosts and devices of an attempt, before any of them exists.
@@ -123,11 +126,12 @@ class Plan(BasePlan):
     """Device numbers in the mesh's C order."""
     batch: BatchSplit
     parameters: tuple[ArrayPlan, ...]
-    compute_dtype: Literal["float32", "bfloat16"]
+    compute_dtype: Dtype
     precision: Precision | None = None
     """Format of the layers' products with weights; None: the compute dtype."""
-    attention: Literal["reference", "splash"] = "reference"
-    """`splash`: JAX's TPU kernel, block by block; `reference`: scores as whole arrays."""
+    attention: AttentionKernel = "reference"
+    """`splash`: JAX's TPU kernel; `cudnn`: that of cuDNN, for rows of one document; `triton`: JAX's
+    GPU kernel, for packed documents; all block by block. `reference`: scores as whole arrays."""
     busiest_attention: float = 1.0
     """Attention's work on the busiest device along `context`, relative to the mean. It counts pairs
     of a query and a key, as if a row were one document.

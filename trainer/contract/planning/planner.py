@@ -15,6 +15,7 @@ from trainer.contract.config.job import Mesh as MeshSizes
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.planning import (
     accelerators,
+    attention,
     lora,
     mesh_layout,
     parameter_groups,
@@ -25,17 +26,14 @@ from trainer.contract.planning import (
     validation,
 )
 from trainer.contract.planning.chips import GPUS, TPUS
-from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
+from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Dtype, Plan, World
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.storage.tokenizer_info import vocab_size
 
 FLOAT32_BYTES = 4
-TPU_LANES = 128
-"""Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
 STATE_COPIES = 3
 """Trained parameters and two moments of each, for the assumed cost of a save."""
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
-Dtype = Literal["float32", "bfloat16"]
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
 """Function that returns the parameters of a custom model. Raises PlanError."""
 
@@ -86,6 +84,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
     )
     problems.stop()
     dtype = _compute_dtype(job, world)
+    kernel, unfit = attention.choose(job, world, dtype, batch.chunks)
     plan = Plan(
         world=world,
         mesh=mesh,
@@ -97,12 +96,12 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
         ),
         compute_dtype=dtype,
         precision=job.model.precision if isinstance(job.model, Model) else None,
-        attention=_attention(job, world, batch),
+        attention=kernel,
         busiest_attention=_busiest_attention(job, batch),
         moe=_moe(job, world, mesh),
         padded_vocab=vocab,
         corpus=corpus,
-        warnings=tuple(_warnings(job, world, mesh, model + adapters)),
+        warnings=tuple(_warnings(job, world, mesh, model + adapters) + _whole_scores(unfit)),
     )
     return plan.model_copy(update={"save_statistics": _save_statistics(job, plan)})
 
@@ -224,18 +223,6 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
     return "float32" if world.on_cpu else "bfloat16"
 
 
-def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
-    """Returns the attention kernel: `splash` needs chunks and head_dim in whole TPU vectors.
-
-    Attention sinks are computed by `reference` only: gpt-oss, which has them, has smaller heads.
-    """
-    if isinstance(job.model, CustomModel) or job.decoder.attention_sinks:
-        return "reference"
-    sizes = (job.data.seq_len // batch.chunks, job.decoder.head_dim)
-    fits = all(size % TPU_LANES == 0 for size in sizes)
-    return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "reference"
-
-
 def _busiest_attention(job: Job, batch: BatchSplit) -> float:
     if isinstance(job.model, CustomModel):
         return 1.0
@@ -276,6 +263,13 @@ def _warnings(
     return warnings + _bubble(job, mesh) + _precision(job, world)
 
 
+def _whole_scores(unfit: str) -> list[str]:
+    """Returns a warning if GPUs compute attention without a kernel; `unfit` is why."""
+    if not unfit:
+        return []
+    return [f"attention writes whole arrays of scores to memory, without a GPU kernel: {unfit}"]
+
+
 def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
     """Returns a warning if the stages of a pipeline are idle for much of the time."""
     stages, micro = mesh["pipeline"], job.data.grad_accum_steps
@@ -292,8 +286,10 @@ def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
 def _precision(job: Job, world: World) -> list[str]:
     """Returns a warning if the chips have no units for the products' format."""
     precision = job.model.precision if isinstance(job.model, Model) else None
+    if precision is None:
+        return []
     chip = accelerators.parse(world.accelerator)
-    if precision is None or precision in chip.peak_8bit_flops:
+    if precision in chip.peak_8bit_flops:
         return []
     faster = [name for name, of in (TPUS | GPUS).items() if precision in of.peak_8bit_flops]
     return [

@@ -1,0 +1,64 @@
+"""Which kernel computes attention, by the devices, the model and the data; and why none does."""
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import CustomModel
+from trainer.contract.planning.chips import GPUS
+from trainer.contract.planning.plan import AttentionKernel, Dtype, World
+
+TPU_LANES = 128
+"""Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
+TRITON_BLOCK = 128
+"""Positions in a block of queries or keys: `BlockSizes.get_default` of the kernel's module."""
+CUDNN_HEAD_DIM = 8
+"""A head's size is a multiple of it: `check_is_flash_attention` of JAX's cuDNN attention."""
+
+
+def choose(job: Job, world: World, dtype: Dtype, chunks: int) -> tuple[AttentionKernel, str]:
+    """Returns the kernel, and why it is `reference` although GPUs have kernels; "" otherwise.
+
+    `dtype` and `chunks` are those of the plan.
+    """
+    if isinstance(job.model, CustomModel) or world.on_cpu:
+        return "reference", ""
+    if world.platform == "tpu":
+        return ("splash" if _fits_splash(job, chunks) else "reference"), ""
+    if world.platform == "gpu":
+        reason = _unfit_for_gpus(job, world, dtype, chunks)
+        fitting = "triton" if job.data.mask_across_documents else "cudnn"
+        return ("reference" if reason else fitting), reason
+    return "reference", ""
+
+
+def _fits_splash(job: Job, chunks: int) -> bool:
+    """Returns whether the kernel for TPUs has what the model needs.
+
+    Chunks and heads are whole vectors. Sinks it does not have: gpt-oss also has smaller heads.
+    """
+    sizes = (job.data.seq_len // chunks, job.decoder.head_dim)
+    return not job.decoder.attention_sinks and all(size % TPU_LANES == 0 for size in sizes)
+
+
+def _unfit_for_gpus(job: Job, world: World, dtype: Dtype, chunks: int) -> str:
+    """Returns what the kernel for GPUs does not have, or ""; JAX's Triton kernel has no window."""
+    model, data = job.decoder, job.data
+    gpu = GPUS.get(world.accelerator.rpartition("-")[0])
+    if gpu is None:
+        return f"{world.accelerator} is an unknown GPU"
+    if dtype != "bfloat16":
+        return f"it computes in bfloat16, not {dtype} (model.compute_dtype)"
+    if model.attention_sinks:
+        return "it has no model.attention_sinks"
+    if model.attn_logit_softcap is not None:
+        return "it has no model.attn_logit_softcap"
+    if chunks > 1:
+        return "it takes whole sequences, not chunks (mesh.context_attention)"
+    if model.head_dim % CUDNN_HEAD_DIM or model.head_dim > gpu.largest_head_dim:
+        return (
+            f"it takes multiples of {CUDNN_HEAD_DIM} up to {gpu.largest_head_dim} as "
+            f"model.head_dim, not {model.head_dim}"
+        )
+    if data.mask_across_documents and model.sliding_window is not None:
+        return "it has no model.sliding_window with data.mask_across_documents"
+    if data.mask_across_documents and data.seq_len % TRITON_BLOCK:
+        return f"it takes multiples of {TRITON_BLOCK} as data.seq_len, not {data.seq_len}"
+    return ""
