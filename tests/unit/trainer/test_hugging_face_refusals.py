@@ -102,6 +102,25 @@ def test_windows_and_positions_of_gpt_oss_must_be_those_of_the_job(exported):
     ]
 
 
+def test_latents_routing_and_positions_of_deepseek_must_be_those_of_the_job(exported):
+    folder, _ = exported(job_of(model=FAMILIES["deepseek_v2"]))
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config |= {"q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": True}
+    config["rope_scaling"] |= {"mscale_all_dim": 1.0}
+    del config["rope_scaling"]["truncate"]
+    file.write_text(json.dumps(config))
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, job_of(model=FAMILIES["deepseek_v2"]))
+    assert [line.removeprefix(f"{file}: ") for line in error.value.lines] == [
+        "q_lora_rank is nothing, but the job's model.latent_attention.query_rank is 20",
+        "n_group is 1, but the job's model.moe.groups is 4",
+        "topk_group is 1, but the job's model.moe.top_groups is 2",
+        "mscale_all_dim is 1.0, but the job's model.rope_scaling.mscale is 0.7",
+        "norm_topk_prob is true, but this trainer supports only false",
+    ]
+
+
 def test_keys_that_a_llama_has_by_default_need_not_be_said(exported):
     job = job_of(model={"kv_heads": 4, "norm_eps": 1e-6, "tied_embeddings": False})
     folder, params = exported(job)

@@ -25,6 +25,7 @@ from trainer.contract.planning import (
     validation,
 )
 from trainer.contract.planning.chips import GPUS, TPUS
+from trainer.contract.planning.parameter_shapes import BALANCING_BIASES
 from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.storage.tokenizer_info import vocab_size
@@ -205,8 +206,12 @@ def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> 
 
 
 def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
-    """Returns a frozen parameter's plan. Norms stay float32: they compute in it, and are small."""
-    kept: Dtype = "float32" if "norm" in parameter.axes else dtype
+    """Returns a frozen parameter's plan. Norms and biases of experts stay float32.
+
+    They compute in it, and are small.
+    """
+    is_wide = "norm" in parameter.axes or parameter.name == BALANCING_BIASES
+    kept: Dtype = "float32" if is_wide else dtype
     plan = _array_plan(parameter, mesh)
     size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
     return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})
@@ -225,13 +230,14 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
-    """Returns the attention kernel: `splash` needs chunks and head_dim in whole TPU vectors.
+    """Returns the attention kernel: `splash` needs chunks and values in whole TPU vectors.
 
+    Queries and keys of another width, which only latent attention has, are padded.
     Attention sinks are computed by `reference` only: gpt-oss, which has them, has smaller heads.
     """
     if isinstance(job.model, CustomModel) or job.decoder.attention_sinks:
         return "reference"
-    sizes = (job.data.seq_len // batch.chunks, job.decoder.head_dim)
+    sizes = (job.data.seq_len // batch.chunks, job.decoder.value_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)
     return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "reference"
 
