@@ -235,7 +235,7 @@ class Decoder(nnx.Module):
             arrays = (tokens_BS, segments_BS, positions_BS, dropout_keys_B)
             x_MBSD, balance = self.pipelined_features(*jax.tree.map(lambda x: x[None], arrays))
             if balance is not None:
-                balance = balance._replace(loss_B=balance.loss_B[0])
+                balance = balance._replace(loss=balance.loss[0])
             return x_MBSD[0], balance
         keys_BS = dropout.token_keys(dropout_keys_B, segments_BS, positions_BS)
         x_BSD = self._embedded(tokens_BS, positions_BS, keys_BS)
@@ -259,9 +259,7 @@ class Decoder(nnx.Module):
         of_micro_batches = (segments_MBS, positions_MBS, keys_MBS)
         graph, layers = self._numbered_layers(*layer_stacks(self.model))
         stage, unroll = partial(self._apply_layers, graph), not self.model.scan_layers
-        x_MBSD, balance_LMB = through_stages(
-            stage, x_MBSD, layers, of_micro_batches, unroll=unroll
-        )
+        x_MBSD, balance_LMB = through_stages(stage, x_MBSD, layers, of_micro_batches, unroll=unroll)
         return self._finished(x_MBSD, balance_LMB)
 
     def _numbered_layers(self, stack: Stack) -> tuple[Any, Layers]:

@@ -134,9 +134,7 @@ class LatentAttention(nnx.Module):
         """Splits the features of heads into those of plain keys, and those of values."""
         return jnp.split(x_xHx, [self.latent.plain_dim], axis=-1)
 
-    def _rotated(
-        self, x_BSHo: jax.Array, positions_BS: jax.Array, window: int | None
-    ) -> jax.Array:
+    def _rotated(self, x_BSHo: jax.Array, positions_BS: jax.Array, window: int | None) -> jax.Array:
         """Rotates pairs of neighbouring features; the first ones of all pairs come first then."""
         halves_BSHo = jnp.concatenate([x_BSHo[..., ::2], x_BSHo[..., 1::2]], axis=-1)
         return rotate(halves_BSHo, positions_BS, *rotary_frequencies(self.model, window))

@@ -14,25 +14,23 @@ from trainer.contract.config.model_parts import MixtureOfExperts
 class Balance(NamedTuple):
     """How evenly the experts are used: of a layer, or of all layers."""
 
-    loss_B: jax.Array
-    """Load-balancing loss of each sequence, 1 when the experts are used evenly."""
+    loss: jax.Array
+    """Load-balancing loss of each sequence (B,), 1 when the experts are used evenly."""
     load: jax.Array | None
     """Number of choices of each expert, the last dim; None without biases that balance them."""
 
 
 class Choices(NamedTuple):
-    """The experts of each token."""
+    """The experts of each token, (B, S, k)."""
 
-    experts_BSk: jax.Array
-    weights_BSk: jax.Array
+    experts: jax.Array
+    weights: jax.Array
     """In float32."""
     balance: Balance
     """Its load is (B, E)."""
 
 
-def choose(
-    settings: MixtureOfExperts, logits_BSE: jax.Array, bias_E: jax.Array | None
-) -> Choices:
+def choose(settings: MixtureOfExperts, logits_BSE: jax.Array, bias_E: jax.Array | None) -> Choices:
     """Chooses the `top_k` experts with the largest scores, from the best groups of experts.
 
     `bias_E` is added to the scores for the choice only.
@@ -66,9 +64,7 @@ def _in_best_groups(settings: MixtureOfExperts, ranked_BSE: jax.Array) -> jax.Ar
     return jnp.where(is_best_BSJ[..., None], groups_BSJe, -jnp.inf).reshape(ranked_BSE.shape)
 
 
-def _weights(
-    settings: MixtureOfExperts, chosen_BSk: jax.Array, logits_BSE: jax.Array
-) -> jax.Array:
+def _weights(settings: MixtureOfExperts, chosen_BSk: jax.Array, logits_BSE: jax.Array) -> jax.Array:
     if settings.scores == "sigmoid":
         if not settings.normalize_weights:
             return chosen_BSk

@@ -159,7 +159,7 @@ def _balancing(model: Decoder, balance: Balance | None, weights_BS: jax.Array) -
     if balance is None or moe is None:
         return jnp.float32(0)
     return _gradient_only(
-        moe.load_balance_loss_weight * jnp.sum(balance.loss_B * jnp.sum(weights_BS, axis=-1))
+        moe.load_balance_loss_weight * jnp.sum(balance.loss * jnp.sum(weights_BS, axis=-1))
     )
 
 

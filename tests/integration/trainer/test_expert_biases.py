@@ -108,10 +108,10 @@ def test_weights_do_not_contain_the_biases():
     one_group = settings.model_copy(update={"groups": 1, "top_groups": 1})
     bias_E = jnp.zeros(settings.count).at[3].set(9.0)
     found = choose(one_group, logits_BSE, bias_E)
-    assert np.all(np.any(found.experts_BSk == 3, axis=-1))
-    scores_BSk = jnp.take_along_axis(jax.nn.sigmoid(logits_BSE), found.experts_BSk, axis=-1)
+    assert np.all(np.any(found.experts == 3, axis=-1))
+    scores_BSk = jnp.take_along_axis(jax.nn.sigmoid(logits_BSE), found.experts, axis=-1)
     wanted = settings.weight_scale * scores_BSk / scores_BSk.sum(-1, keepdims=True)
-    np.testing.assert_allclose(found.weights_BSk, wanted, rtol=1e-6)
+    np.testing.assert_allclose(found.weights, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
@@ -120,7 +120,7 @@ def test_experts_come_from_the_best_groups_only(kind):
     size = settings.count // settings.groups
     logits_BSE = jax.random.normal(jax.random.key(0), (2, 8, settings.count))
     bias_E = jnp.zeros(settings.count) if settings.is_biased else None
-    experts_BSk = np.asarray(choose(settings, logits_BSE, bias_E).experts_BSk)
+    experts_BSk = np.asarray(choose(settings, logits_BSE, bias_E).experts)
     scores = np.asarray(jax.nn.sigmoid(logits_BSE) if settings.is_biased else logits_BSE)
     by_group = np.sort(scores.reshape(2, 8, settings.groups, size), axis=-1)
     ranks = by_group.sum(-1) if settings.is_biased else by_group[..., -1]

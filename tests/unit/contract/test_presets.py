@@ -118,7 +118,10 @@ def test_latent_attention_names_all_that_it_does_not_have() -> None:
         "model.kv_heads", "model.qk_norm", "model.biases", "model.attention_sinks",
         "model.latent_attention.rotary_dim",
     }  # fmt: skip
-    assert found["model.kv_heads"] == "found 2. With latent_attention, it must be the number of heads, 4"
+    assert (
+        found["model.kv_heads"]
+        == "found 2. With latent_attention, it must be the number of heads, 4"
+    )
 
 
 def test_widths_of_latent_attention_add_up_to_the_width_of_a_head() -> None:

@@ -19,16 +19,16 @@ HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
 """Number of arrays of the feed-forward part's hidden width that gradients need."""
 
 
-def by_layers(
-    job: Job, plan: Plan, runs: int, per_token: Callable[[Job, Plan], int]
-) -> int:
+def by_layers(job: Job, plan: Plan, runs: int, per_token: Callable[[Job, Plan], int]) -> int:
     """Returns the bytes per token of a number of layers' runs, or of all layers once.
 
     `per_token` is one of the functions below, whose layer is that of the job's last stack.
     """
     model = job.decoder
     return sum(
-        runs * stack.count // model.layers
+        runs
+        * stack.count
+        // model.layers
         * per_token(job.model_copy(update={"model": stack.model}), plan)
         for stack in layer_stacks(model)
     )

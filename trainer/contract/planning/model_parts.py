@@ -40,8 +40,7 @@ def experts(model: Model, moe: MixtureOfExperts) -> Problems:
     elif moe.top_k > within:
         yield (
             "model.moe.top_k",
-            f"{moe.top_k} is more than the {within} experts of top_groups "
-            f"{moe.top_groups}",
+            f"{moe.top_k} is more than the {within} experts of top_groups {moe.top_groups}",
         )
     if moe.top_groups > groups:
         yield (
