@@ -97,7 +97,7 @@ def test_windows_and_positions_of_gpt_oss_must_be_those_of_the_job(exported):
     assert [line.removeprefix(f"{file}: ") for line in error.value.lines] == [
         "sliding_window_pattern is a list, but the job's model.global_every is 2",
         "beta_fast is 32.0, but the job's model.rope_scaling.high_frequency_factor is 8.0",
-        "truncate is true, but YaRN is supported only with false",
+        "truncate is true, but the job's model.rope_scaling.truncate is false",
         "attention_factor is 2.0, but YaRN is supported only without it",
     ]
 
