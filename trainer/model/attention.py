@@ -128,8 +128,9 @@ def with_all_keys(
     """
     if chunks == 1:
         query_BSHh = whole_sequences_of_heads(query_BSHh)
-        return query_BSHh, *(whole_sequences_of_heads(x) for x in (key_BSKh, value_BSKv))
-    return query_BSHh, *(whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKv))
+        return query_BSHh, whole_sequences_of_heads(key_BSKh), whole_sequences_of_heads(value_BSKv)
+    kv_heads = "kv_heads"
+    return query_BSHh, whole_sequences(key_BSKh, kv_heads), whole_sequences(value_BSKv, kv_heads)
 
 
 def cache_widths(model: Model) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -26,6 +26,12 @@ MESHES = {
 }
 
 
+def settings_of(**model) -> MixtureOfExperts:
+    settings = job_of(model=model).decoder.moe
+    assert settings
+    return settings
+
+
 def biases_after(steps, devices=1, **changes):
     state, _ = bench(job_of(model=MODEL, **changes), devices).run(steps)
     return np.asarray(state.params[BALANCING_BIASES])
@@ -85,7 +91,7 @@ def test_biases_are_restored_on_another_mesh(tmp_path):
 
 def test_biases_even_out_the_load_of_a_skewed_router():
     job = job_of(model={"moe": {"count": 8, "scores": "sigmoid", "bias_update_rate": 0.01}})
-    settings: MixtureOfExperts = job.decoder.moe
+    settings = settings_of(moe=job.decoder.model_dump()["moe"])
     logits_BSE = jax.random.normal(jax.random.key(0), (4, 64, 8)) + jnp.linspace(0, 2, 8)
 
     @jax.jit
@@ -103,7 +109,7 @@ def test_biases_even_out_the_load_of_a_skewed_router():
 
 
 def test_weights_do_not_contain_the_biases():
-    settings = job_of(model=MODEL).decoder.moe
+    settings = settings_of(**MODEL)
     logits_BSE = jax.random.normal(jax.random.key(0), (2, 8, settings.count))
     one_group = settings.model_copy(update={"groups": 1, "top_groups": 1})
     bias_E = jnp.zeros(settings.count).at[3].set(9.0)
@@ -116,7 +122,7 @@ def test_weights_do_not_contain_the_biases():
 
 @pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
 def test_experts_come_from_the_best_groups_only(kind):
-    settings = job_of(model=FAMILIES[kind]).decoder.moe
+    settings = settings_of(**FAMILIES[kind])
     size = settings.count // settings.groups
     logits_BSE = jax.random.normal(jax.random.key(0), (2, 8, settings.count))
     bias_E = jnp.zeros(settings.count) if settings.is_biased else None
