@@ -96,8 +96,10 @@ def test_biases_even_out_the_load_of_a_skewed_router():
 
     @jax.jit
     def update(params):
-        load_LE = jnp.sum(choose(settings, logits_BSE, params[BALANCING_BIASES][0]).balance.load, 0)
-        return balanced(job, params, load_LE[None]), load_LE
+        load_BE = choose(settings, logits_BSE, params[BALANCING_BIASES][0]).balance.load
+        assert load_BE is not None
+        load_E = jnp.sum(load_BE, axis=0)
+        return balanced(job, params, load_E[None]), load_E
 
     params, loads = {BALANCING_BIASES: jnp.zeros((1, 8))}, []
     for _ in range(100):
