@@ -102,7 +102,7 @@ def test_windows_and_positions_of_gpt_oss_must_be_those_of_the_job(exported):
     ]
 
 
-def test_latents_routing_and_positions_of_deepseek_must_be_those_of_the_job(exported):
+def test_routing_and_positions_of_deepseek_must_be_those_of_the_job(exported):
     folder, _ = exported(job_of(model=FAMILIES["deepseek_v2"]))
     file = folder / "config.json"
     config = json.loads(file.read_text())
