@@ -45,6 +45,17 @@ GEMMA = {
 }  # fmt: skip
 
 
+DEEPSEEK = {
+    **{key: value for key, value in LLAMA.items() if key != "head_dim"},
+    "num_key_value_heads": 4, "num_hidden_layers": 3, "rms_norm_eps": 1e-6,
+    "intermediate_size": 40, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+    "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "rope_parameters": {**YARN, "truncate": True, "mscale": 0.7, "mscale_all_dim": 0.7},
+}  # fmt: skip
+GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.5}
+
+
 def alternating(layers: int) -> list[str]:
     """Kinds of layers, of which every second attends to all positions."""
     return (["sliding_attention", "full_attention"] * layers)[:layers]
@@ -77,6 +88,18 @@ CONFIGS = {
         **LLAMA, "rope_parameters": YARN, "num_local_experts": 4, "num_experts_per_tok": 2,
         "sliding_window": 5, "num_hidden_layers": 3, "layer_types": alternating(3),
     },
+    "deepseek_v2": {
+        **DEEPSEEK, **GROUPED, "q_lora_rank": 20, "v_head_dim": 6,
+        "topk_method": "group_limited_greedy",
+    },
+    "deepseek_v2_lite": {
+        **DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None, "v_head_dim": 8,
+        "topk_method": "greedy", "n_shared_experts": 1, "routed_scaling_factor": 1.0,
+    },
+    "deepseek_v3": {
+        **DEEPSEEK, **GROUPED, "q_lora_rank": 20, "v_head_dim": 6, "norm_topk_prob": True,
+        "num_nextn_predict_layers": 0,
+    },
     "gpt2": {
         "vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,
         "n_positions": 48, "layer_norm_epsilon": 1e-5,
@@ -95,7 +118,8 @@ def main() -> None:
     torch, transformers = import_module("torch"), import_module("transformers")
     logits = {}
     for kind, config in CONFIGS.items():
-        made = transformers.AutoConfig.for_model(kind, **config)
+        named = {"model_type": kind, **config}
+        made = transformers.AutoConfig.for_model(named.pop("model_type"), **named)
         with tempfile.TemporaryDirectory() as folder:
             model = transformers.AutoModelForCausalLM.from_config(made)
             model.save_pretrained(folder)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import (
-    ALL_REDUCES_PER_LAYER,
     activation_bytes,
     alike,
     keys_and_values,
@@ -12,6 +11,7 @@ from trainer.contract.estimates.roofline import (
     moves,
     own_bytes,
     passed_on,
+    summed_bytes,
     to_experts,
 )
 from trainer.contract.planning import sharding_rules
@@ -74,8 +74,8 @@ def _fsdp(plan: Plan) -> int:
 
 def _tensor(job: Job, plan: Plan) -> int:
     tensor = plan.mesh["tensor"]
-    times = (ALL_REDUCES_PER_LAYER + _recomputed_sums(job)) * layer_runs(job, plan)
-    return times * 2 * activation_bytes(job, plan) * (tensor - 1) // tensor
+    sums = summed_bytes(job, plan) + _recomputed_sums(job) * activation_bytes(job, plan)
+    return layer_runs(job, plan) * 2 * sums * (tensor - 1) // tensor
 
 
 def _recomputed_sums(job: Job) -> int:

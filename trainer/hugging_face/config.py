@@ -30,11 +30,16 @@ ROPE_KEYS = {
         "beta_slow": "low_frequency_factor",
         "beta_fast": "high_frequency_factor",
         **LENGTH,
+        "truncate": "truncate",
+        "mscale": "mscale",
+        "mscale_all_dim": "mscale",
     },
 }
 """Kind -> key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
-YARN_FIXED = {"truncate": False, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
+YARN_FIXED = {"attention_factor": None}
 """Keys of YaRN's section of which this trainer supports one value; None: the key is absent."""
+ROPE_NAMES = {theirs: ours for keys in ROPE_KEYS.values() for theirs, ours in keys.items()}
+"""Key of a RoPE section -> key of the job's `model.rope_scaling`."""
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
@@ -92,6 +97,10 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
         values = {"num_key_value_heads": heads, "head_dim": width // heads, **values}
     if "layer_types" in values:
         values["sliding_window_pattern"] = _global_every(values["layer_types"])
+    if values.get("rope_type") == "yarn":
+        values = {"truncate": True, **values}
+    if values.get("topk_method") == "greedy":
+        values |= {"n_group": 1, "topk_group": 1}
     if isinstance(values.get("n_embd"), int):
         values = {"n_inner": 4 * values["n_embd"], **values}
     return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **values}
@@ -147,7 +156,7 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
                 only = "without it" if value is None else f"with {found(value)}"
                 yield f"{key} is {found(given.get(key))}, but YaRN is supported only {only}"
                 continue
-            name = f"model.rope_scaling.{ROPE_KEYS['yarn' if 'beta' in key else 'llama3'][key]}"
+            name = f"model.rope_scaling.{ROPE_NAMES[key]}"
             yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     for key, known in ours.fixed.items():
         if given[key] not in known:

@@ -7,6 +7,7 @@ from typing import Any
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
 from trainer.hugging_face.tensor_map import (
+    DEEPSEEK,
     GEMMA,
     GEMMA2,
     GPT2,
@@ -23,7 +24,8 @@ PLAIN: dict[str, Any] = {
     "norm_position": "before", "qk_norm": False, "scale_embeddings": False,
     "sliding_window": False, "global_every": False, "local_rope_theta": False,
     "query_scale_dim": False, "attention_sinks": False, "moe": False, "attn_logit_softcap": False,
-    "final_logit_softcap": False,
+    "final_logit_softcap": False, "latent_attention": False,
+    "moe.shared": False, "moe.dense_layers": False, "moe.is_biased": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
 
@@ -44,6 +46,10 @@ LLAMA_DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embedd
 published files of Mixtral set them."""
 SILU = {"hidden_act": ("silu",)}
 NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
+
+
+EXPERTS = {"moe": True, "moe.scores": "softmax", "moe.weight_scale": 1.0, "moe.groups": 1}
+"""Traits of a model whose router knows neither groups nor factors."""
 
 
 GEMMA_TRAITS = {
@@ -68,6 +74,35 @@ GEMMA_FIXED = {
     "attention_bias": (False,),
     "use_bidirectional_attention": (False,),
 }
+
+
+DEEPSEEK_TRAITS = {
+    "latent_attention": True, "moe": True, "moe.shared": True, "moe.dense_layers": True,
+    # transformers normalizes latents with this number, whatever rms_norm_eps is.
+    "norm_eps": 1e-6,
+}  # fmt: skip
+DEEPSEEK_KEYS = {
+    **{key: ours for key, ours in LLAMA_KEYS.items() if key != "head_dim"},
+    "q_lora_rank": "latent_attention.query_rank",
+    "kv_lora_rank": "latent_attention.rank",
+    "qk_nope_head_dim": "latent_attention.plain_dim",
+    "qk_rope_head_dim": "latent_attention.rotary_dim",
+    "v_head_dim": "latent_attention.value_dim",
+    "intermediate_size": "moe.dense_d_ff",
+    "moe_intermediate_size": "d_ff",
+    "first_k_dense_replace": "moe.dense_layers",
+    "n_routed_experts": "moe.count",
+    "num_experts_per_tok": "moe.top_k",
+    "n_shared_experts": "moe.shared",
+    "n_group": "moe.groups",
+    "topk_group": "moe.top_groups",
+    "routed_scaling_factor": "moe.weight_scale",
+}
+DEEPSEEK_DEFAULTS = {
+    **LLAMA_DEFAULTS, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}  # fmt: skip
+DEEPSEEK_FIXED = {**SILU, "attention_bias": (False,), "moe_layer_freq": (1,)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +161,7 @@ FAMILIES = (
     Family(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
-        traits={"qk_norm": True, "moe": True},
+        traits={"qk_norm": True, **EXPERTS},
         keys={
             **{key: ours for key, ours in LLAMA_KEYS.items() if key != "intermediate_size"},
             "moe_intermediate_size": "d_ff",
@@ -164,7 +199,7 @@ FAMILIES = (
     Family(
         "mixtral",
         "MixtralForCausalLM",
-        traits={"moe": True, "moe.normalize_weights": True},
+        traits={**EXPERTS, "moe.normalize_weights": True},
         keys={
             **LLAMA_KEYS,
             "num_local_experts": "moe.count",
@@ -223,7 +258,7 @@ FAMILIES = (
         "GptOssForCausalLM",
         traits={
             "mlp": "clamped_swiglu", "biases": "all", "sliding_window": True, "global_every": True,
-            "attention_sinks": True, "moe": True, "moe.normalize_weights": True,
+            "attention_sinks": True, **EXPERTS, "moe.normalize_weights": True,
         },
         keys={
             **LLAMA_KEYS,
@@ -246,6 +281,48 @@ FAMILIES = (
             "swiglu_limit": (7.0,),
         },
         mappings=GPT_OSS,
+    ),
+    Family(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        traits={
+            **DEEPSEEK_TRAITS, "moe.scores": "softmax", "moe.normalize_weights": False,
+        },
+        keys=DEEPSEEK_KEYS,
+        defaults={
+            **DEEPSEEK_DEFAULTS, "first_k_dense_replace": 0, "n_shared_experts": 2, "n_group": 1,
+            "topk_group": 1, "routed_scaling_factor": 1.0,
+        },
+        fixed={
+            **DEEPSEEK_FIXED,
+            "mlp_bias": (False,),
+            "scoring_func": ("softmax",),
+            "norm_topk_prob": (False,),
+            # One group of all experts is what `greedy` means.
+            "topk_method": ("group_limited_greedy", "greedy"),
+        },
+        mappings=DEEPSEEK,
+    ),
+    Family(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        traits={
+            **DEEPSEEK_TRAITS, "moe.scores": "sigmoid", "moe.is_biased": True,
+        },
+        keys={**DEEPSEEK_KEYS, "norm_topk_prob": "moe.normalize_weights"},
+        defaults={
+            **DEEPSEEK_DEFAULTS, "first_k_dense_replace": 3, "n_shared_experts": 1, "n_group": 8,
+            "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+        },
+        fixed={
+            **DEEPSEEK_FIXED,
+            "scoring_func": ("sigmoid",),
+            "topk_method": ("noaux_tc",),
+            "rope_interleave": (True,),
+            # transformers leaves out the layers for multi-token prediction, as exports do.
+            "num_nextn_predict_layers": (0, 1),
+        },
+        mappings=DEEPSEEK,
     ),
     Family(
         "gpt2",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.contract.config.model import Model
+from trainer.contract.planning.layer_stacks import layer_stacks
 from trainer.contract.planning.parameter_shapes import STACKED, Parameter, parameters
 from trainer.hugging_face.families import family
 from trainer.hugging_face.tensor_map import TensorMapping
@@ -131,17 +132,21 @@ def layouts(model: Model, vocab_size: int) -> list[Layout]:
     Raises ConfigError when Hugging Face does not support the model.
     """
     mappings = family(model).mappings
+    first_of = {stack.name: stack.first for stack in layer_stacks(model)}
     return [
-        _layout(mappings[parameter.name], parameter) for parameter in parameters(model, vocab_size)
+        _layout(mappings[one.name], one, first_of.get(one.name.partition(".")[0], 0))
+        for one in parameters(model, vocab_size)
     ]
 
 
-def _layout(mapping: TensorMapping, parameter: Parameter) -> Layout:
+def _layout(mapping: TensorMapping, parameter: Parameter, first_layer: int) -> Layout:
     stacked = sum(axis in STACKED for axis in parameter.axes) - mapping.has_experts
     axes, stack = parameter.axes[:stacked], parameter.shape[:stacked]
+    first = [first_layer if axis == "layer" else 0 for axis in axes]
+    ranges = (range(start, start + size) for start, size in zip(first, stack, strict=True))
     tensors = tuple(
         mapping.tensor.format(**dict(zip(axes, numbers, strict=True)))
-        for numbers in itertools.product(*map(range, stack))
+        for numbers in itertools.product(*ranges)
     )
     shape = parameter.shape[stacked:]
     return Layout(parameter.name, stack, tensors, shape, parameter.axes[stacked:], mapping)

@@ -113,6 +113,34 @@ def _gpt_oss() -> TensorMap:
     return mappings
 
 
+def _deepseek() -> TensorMap:
+    """Returns the mappings of DeepSeek-V2 and V3: latents, experts, and dense layers before."""
+    theirs = "model.layers.{layer}."
+    attention, experts = f"{theirs}self_attn.", f"{theirs}mlp."
+    of_layers = {
+        "attention.query_down.kernel": TensorMapping(f"{attention}q_a_proj.weight", 1),
+        "attention.query_norm.scale": TensorMapping(f"{attention}q_a_layernorm.weight"),
+        "attention.query_up.kernel": TensorMapping(f"{attention}q_b_proj.weight", 1),
+        "attention.key_value_down.kernel": TensorMapping(
+            f"{attention}kv_a_proj_with_mqa.weight", 1
+        ),
+        "attention.key_value_norm.scale": TensorMapping(f"{attention}kv_a_layernorm.weight"),
+        "attention.key_value_up.kernel": TensorMapping(f"{attention}kv_b_proj.weight", 1),
+        "mlp.balancing_bias": TensorMapping(f"{experts}gate.e_score_correction_bias"),
+    }
+    for part, name in MLP_KERNELS.items():
+        shared = f"{experts}shared_experts.{name}.weight"
+        of_layers[f"mlp.shared.{part}.kernel"] = TensorMapping(shared, 1)
+    ours = "layers."
+    latent = {f"{ours}{name}": mapping for name, mapping in of_layers.items()}
+    dense = {
+        f"dense_{name}": mapping
+        for name, mapping in {**LLAMA, **latent}.items()
+        if name.startswith(ours)
+    }
+    return {**QWEN3_MOE, **latent, **dense}
+
+
 def _gpt2() -> TensorMap:
     """Returns GPT-2's mappings: inputs are first; queries, keys and values share a kernel."""
     prefix = "transformer."
@@ -150,5 +178,5 @@ LLAMA = _llama()
 MIXTRAL, QWEN3_MOE = _with_experts("block_sparse_moe", EXPERT), _with_experts("mlp", MLP_KERNELS)
 OLMO2, GPT2 = {**LLAMA, **_norms(POST_NORMS)}, _gpt2()
 """OLMo 2 has norms of outputs only."""
-GPT_OSS = _gpt_oss()
+GPT_OSS, DEEPSEEK = _gpt_oss(), _deepseek()
 GEMMA, GEMMA2 = _gemma({}), _gemma({**POST_NORMS, "mlp_norm": "pre_feedforward_layernorm"})

@@ -20,6 +20,12 @@ Mixture of experts:
     E experts             k choices of a token (the experts that it uses)
     N choices of all tokens of a sequence, or of a device (k per token)
     C capacity of an expert in a sequence, in slots    Q slots of all experts (E C)
+    J groups of experts   e experts of a group        j groups that a token uses
+
+Latent attention:
+
+    r width of a latent   p plain features of a head   o rotated features of a head (h - p)
+    v value features of a head
 
 Muon:
 

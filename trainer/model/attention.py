@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.contract.config.model import Model, RopeScaling
+from trainer.contract.config.model import Model
+from trainer.contract.config.model_parts import RopeScaling
 from trainer.model.attention_kernels import Attend, reference_attention, score_scale
 from trainer.model.layers import Norm, Projection, rotate
 from trainer.model.sharding import constrain, whole_sequences, whole_sequences_of_heads
@@ -67,14 +68,8 @@ class Attention(nnx.Module):
         `positions_BS` count from the start of each document. `attend` determines which positions
         each one attends to: see attention_kernels.py. `window` is the layer's sliding window.
         """
-        query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS, window)
-        if self.chunks == 1:
-            query_BSHh, key_BSKh, value_BSKh = (
-                whole_sequences_of_heads(x) for x in (query_BSHh, key_BSKh, value_BSKh)
-            )
-        else:
-            key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
-        return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
+        arrays = with_all_keys(self.chunks, *self._project(x_BSD, positions_BS, window))
+        return self._mix(*arrays, attend)
 
     def decode(
         self,
@@ -122,6 +117,27 @@ class Attention(nnx.Module):
         sinks = (self.sinks[...],) if self.model.attention_sinks else ()
         mixed_BSHh = attend(query_BSHh, key, value, *sinks)
         return self.output(constrain(mixed_BSHh, "batch", "sequence", "heads", None))
+
+
+def with_all_keys(
+    chunks: int, query_BSHh: jax.Array, key_BSKh: jax.Array, value_BSKv: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns queries, keys and values, where each query is with all the keys that it may see.
+
+    Under a `context` axis, devices gather keys and values, or exchange heads if `chunks` is 1.
+    """
+    if chunks == 1:
+        query_BSHh = whole_sequences_of_heads(query_BSHh)
+        return query_BSHh, whole_sequences_of_heads(key_BSKh), whole_sequences_of_heads(value_BSKv)
+    kv_heads = "kv_heads"
+    return query_BSHh, whole_sequences(key_BSKh, kv_heads), whole_sequences(value_BSKv, kv_heads)
+
+
+def cache_widths(model: Model) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns the number and the width of the heads in each array of a decoding cache."""
+    if latent := model.latent_attention:
+        return (1, latent.rank), (1, latent.rotary_dim)
+    return (model.kv_heads, model.head_dim), (model.kv_heads, model.head_dim)
 
 
 def rotary_frequencies(model: Model, window: int | None) -> tuple[float, RopeScaling | None]:

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from trainer.contract.config.model import Model
 from trainer.model import gpu_attention
+from trainer.model.layers import yarn_size
 
 Attend = Callable[..., jax.Array]
-"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h).
+"""Function (query (B, S, H, h), key (B, W, K, h), value (B, W, K, v)) -> (B, S, H, v).
 
 That of the reference kernel has another argument, the heads' sinks (H,) or None.
 """
@@ -55,6 +56,10 @@ def attend(
 
 def score_scale(model: Model) -> float | None:
     """Returns the factor of attention scores; None: 1 / sqrt(h)."""
+    scaling = model.rope_scaling
+    if scaling is not None and scaling.mscale is not None:
+        size = yarn_size(scaling.factor, scaling.mscale)
+        return size**2 * (model.query_scale_dim or model.head_dim) ** -0.5
     return None if model.query_scale_dim is None else model.query_scale_dim**-0.5
 
 
@@ -70,12 +75,12 @@ def reference_attention(
     def whole(
         query_BSHh: jax.Array,
         key_BWKh: jax.Array,
-        value_BWKh: jax.Array,
+        value_BWKv: jax.Array,
         sinks_H: jax.Array | None = None,
     ) -> jax.Array:
-        if softcap is None and sinks_H is None:
+        if softcap is None and sinks_H is None and key_BWKh.shape == value_BWKv.shape:
             return jax.nn.dot_product_attention(
-                query_BSHh, key_BWKh, value_BWKh, mask=mask_B1SW, scale=scale
+                query_BSHh, key_BWKh, value_BWKv, mask=mask_B1SW, scale=scale
             )
         batch, length, heads, head_dim = query_BSHh.shape
         query_BSKgh = query_BSHh.reshape(batch, length, key_BWKh.shape[2], -1, head_dim)
@@ -84,9 +89,9 @@ def reference_attention(
         )
         scores_BKgSW = softcapped(scores_BKgSW * (scale or head_dim**-0.5), softcap)
         scores_BKgSW = jnp.where(mask_B1SW[:, :, None], scores_BKgSW, -jnp.inf)
-        weights_BKgSW = _softmax(scores_BKgSW, sinks_H).astype(value_BWKh.dtype)
-        mixed_BSKgh = jnp.einsum("bkgsw,bwkh->bskgh", weights_BKgSW, value_BWKh)
-        return mixed_BSKgh.reshape(batch, length, heads, head_dim)
+        weights_BKgSW = _softmax(scores_BKgSW, sinks_H).astype(value_BWKv.dtype)
+        mixed_BSKgv = jnp.einsum("bkgsw,bwkv->bskgv", weights_BKgSW, value_BWKv)
+        return mixed_BSKgv.reshape(batch, length, heads, -1)
 
     return whole
 

@@ -13,20 +13,23 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
+from trainer.contract.planning.layer_stacks import Stack, layer_stacks
 from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.model import dropout, gpu_attention, quantized
-from trainer.model.attention import Attention, KeyValue
+from trainer.model.attention import Attention, KeyValue, cache_widths
 from trainer.model.attention_kernels import KERNEL_RESULT, Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
+from trainer.model.latent_attention import LatentAttention
 from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
 from trainer.model.pipeline import through_stages
+from trainer.model.routing import Balance
 from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue
-"""Keys and values of all layers, each (L, B, W, K, h)."""
+"""Keys and values of all layers, each (L, B, W, K, h), or what latent attention has instead."""
 
 Layers = tuple[nnx.State, jax.Array]
 """Arrays of stacked layers, and the layers' numbers from 0."""
@@ -68,12 +71,13 @@ class Layer(nnx.Module):
         self.rate = model.dropout
         before, after = norm_places(model)
         self.attention_norm = Norm(model, model.d_model) if before else None
-        self.attention = Attention(rngs, model, chunks)
+        kind = Attention if model.latent_attention is None else LatentAttention
+        self.attention = kind(rngs, model, chunks)
         self.attention_post_norm = Norm(model, model.d_model) if after else None
         self.mlp_norm = Norm(model, model.d_model) if before else None
         self.mlp_post_norm = Norm(model, model.d_model) if after else None
         is_moe = model.moe is not None
-        self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model)
+        self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model, model.d_ff)
 
     def __call__(
         self,
@@ -83,8 +87,8 @@ class Layer(nnx.Module):
         window: int | None,
         number: jax.Array,
         dropout_keys_BS: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the output (B, S, D), and the load-balancing loss (B,) or None without experts.
+    ) -> tuple[jax.Array, Balance | None]:
+        """Returns the output (B, S, D), and the balance of the experts or None without any.
 
         `window` is the layer's sliding window. `number` counts layers from 0.
         """
@@ -97,13 +101,13 @@ class Layer(nnx.Module):
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
         normal_BSD = _normal(self.mlp_norm, x_BSD)
         with jax.named_scope("mlp"):
-            out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
+            out_BSD, balance = self._apply_mlp(normal_BSD)
         out_BSD = _normal(self.mlp_post_norm, out_BSD)
         site = dropout.MLP
         x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_BS, number, site, self.rate)
-        return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
+        return constrain(x_BSD, "batch", "sequence", None), balance
 
-    def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, Balance | None]:
         if isinstance(self.mlp, MoE):
             return self.mlp(x_BSD)
         return self.mlp(x_BSD), None
@@ -198,7 +202,8 @@ class Decoder(nnx.Module):
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
         self.attention, self.chunks = attention, chunks
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
-        self.layers = _stacked_layers(rngs, model, moe, chunks)
+        for stack in layer_stacks(model):
+            setattr(self, stack.name, _stacked_layers(rngs, stack, moe, chunks))
         self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
@@ -225,21 +230,25 @@ class Decoder(nnx.Module):
         segments_BS: jax.Array,
         positions_BS: jax.Array,
         dropout_keys_B: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the features, and the load-balancing loss of each sequence (B,).
+    ) -> tuple[jax.Array, Balance | None]:
+        """Returns the features, and the balance of the experts or None without any.
 
-        That loss is the mean over all layers, 1 at best. Without experts it is None.
+        Its loss is the mean over all layers, and its load, of all sequences, is (L, E).
         """
         if stages() > 1:
             arrays = (tokens_BS, segments_BS, positions_BS, dropout_keys_B)
-            found = self.pipelined_features(*jax.tree.map(lambda x: x[None], arrays))
-            return jax.tree.map(lambda x: x[0], found)
+            x_MBSD, balance = self.pipelined_features(*jax.tree.map(lambda x: x[None], arrays))
+            if balance is not None:
+                balance = balance._replace(loss=balance.loss[0])
+            return x_MBSD[0], balance
         keys_BS = dropout.token_keys(dropout_keys_B, segments_BS, positions_BS)
         x_BSD = self._embedded(tokens_BS, positions_BS, keys_BS)
         of_rows = (segments_BS, positions_BS, keys_BS)
-        graph, layers = self._numbered_layers()
-        x_BSD, load_balance_loss_LB = self._apply_layers(graph, x_BSD, layers, of_rows)
-        return self._finished(x_BSD, load_balance_loss_LB)
+        balance_LB = None
+        for stack in layer_stacks(self.model):
+            graph, layers = self._numbered_layers(stack)
+            x_BSD, balance_LB = self._apply_layers(graph, x_BSD, layers, of_rows)
+        return self._finished(x_BSD, balance_LB)
 
     def pipelined_features(
         self,
@@ -247,27 +256,25 @@ class Decoder(nnx.Module):
         segments_MBS: jax.Array,
         positions_MBS: jax.Array,
         dropout_keys_MB: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[jax.Array, Balance | None]:
         """Returns `features` of micro-batches, which pass through the stages of the mesh."""
         keys_MBS = jax.vmap(dropout.token_keys)(dropout_keys_MB, segments_MBS, positions_MBS)
         x_MBSD = jax.vmap(self._embedded)(tokens_MBS, positions_MBS, keys_MBS)
         of_micro_batches = (segments_MBS, positions_MBS, keys_MBS)
-        graph, layers = self._numbered_layers()
+        graph, layers = self._numbered_layers(*layer_stacks(self.model))
         stage, unroll = partial(self._apply_layers, graph), not self.model.scan_layers
-        x_MBSD, load_balance_loss_LMB = through_stages(
-            stage, x_MBSD, layers, of_micro_batches, unroll=unroll
-        )
-        return self._finished(x_MBSD, load_balance_loss_LMB)
+        x_MBSD, balance_LMB = through_stages(stage, x_MBSD, layers, of_micro_batches, unroll=unroll)
+        return self._finished(x_MBSD, balance_LMB)
 
-    def _numbered_layers(self) -> tuple[Any, Layers]:
+    def _numbered_layers(self, stack: Stack) -> tuple[Any, Layers]:
         """Returns the layers' module without arrays; and its arrays, with the layers' numbers."""
-        graph, stacked = nnx.split(self.layers)
-        return graph, (stacked, jnp.arange(self.model.layers))
+        graph, stacked = nnx.split(getattr(self, stack.name))
+        return graph, (stacked, stack.first + jnp.arange(stack.count))
 
     def _apply_layers(
         self, graph: Any, x_BSD: jax.Array, layers: Layers, of_rows: tuple[Any, ...]
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the residual stream after layers, and their load-balancing losses.
+    ) -> tuple[jax.Array, Balance | None]:
+        """Returns the residual stream after layers, and the balance of each layer's experts.
 
         `of_rows` are the segments, the positions and the dropout keys of the rows' tokens.
         """
@@ -289,14 +296,18 @@ class Decoder(nnx.Module):
         return scan_layers(self.model, body, x_BSD, layers)
 
     def _finished(
-        self, x_xBSD: jax.Array, load_balance_loss_LxB: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the features after all layers, and the mean of the layers' losses."""
+        self, x_xBSD: jax.Array, balance_LxB: Balance | None
+    ) -> tuple[jax.Array, Balance | None]:
+        """Returns the features after all layers, and the balance of the experts in all of them."""
         with jax.named_scope("norm"):
             features_xBSD = self.final_norm(x_xBSD)
-        if load_balance_loss_LxB is None:
+        if balance_LxB is None:
             return features_xBSD, None
-        return features_xBSD, jnp.mean(load_balance_loss_LxB, axis=0)
+        loss_LxB, load_LxBE = balance_LxB
+        if load_LxBE is None:
+            return features_xBSD, Balance(jnp.mean(loss_LxB, axis=0), None)
+        load_LE = jnp.sum(load_LxBE, axis=tuple(range(1, load_LxBE.ndim - 1)))
+        return features_xBSD, Balance(jnp.mean(loss_LxB, axis=0), load_LE)
 
     def _embedded(
         self,
@@ -347,9 +358,11 @@ class Decoder(nnx.Module):
 
     def empty_cache(self, rows: int, positions: int) -> Cache:
         """Returns an empty cache for `rows` sequences of up to `positions` tokens."""
-        model = self.model
-        shape = (model.layers, rows, positions, model.kv_heads, model.head_dim)
-        return jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
+        first, second = (
+            jnp.zeros((self.model.layers, rows, positions, *widths), self.dtype)
+            for widths in cache_widths(self.model)
+        )
+        return first, second
 
     def decode(
         self, tokens_B1: jax.Array, position: jax.Array, cache: Cache, window: int
@@ -360,9 +373,8 @@ class Decoder(nnx.Module):
         """
         x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
         positions_W = jnp.arange(cache[0].shape[2])
-        graph, stacked = nnx.split(self.layers)
 
-        def body(of_layer: int | None) -> Body:
+        def body(graph: Any, of_layer: int | None) -> Body:
             seen_W = positions_W > position - min(window, of_layer or window)
             mask_B11W = (seen_W & (positions_W <= position))[None, None, None, :]
 
@@ -373,18 +385,34 @@ class Decoder(nnx.Module):
 
             return one_layer
 
-        def apply(x_B1D: jax.Array, layers: Any, _: Any = None) -> tuple[jax.Array, Any]:
-            return scan_layers(self.model, body, x_B1D, layers)
+        parts = []
+        for stack in layer_stacks(self.model):
+            graph, stacked = nnx.split(getattr(self, stack.name))
+            last = stack.first + stack.count
+            own = jax.tree.map(lambda x, a=stack.first, b=last: x[a:b], cache)
 
-        if stages() == 1:
-            x_B1D, cache = apply(x_B1D, (stacked, cache))
-        else:
-            unroll = not self.model.scan_layers
-            x_MB1D, cache_LM = through_stages(
-                apply, x_B1D[None], (stacked, cache), None, unroll=unroll
-            )
-            x_B1D, cache = x_MB1D[0], jax.tree.map(lambda x: x[:, 0], cache_LM)
+            def apply(x_B1D: jax.Array, layers: Any, graph: Any = graph) -> tuple[jax.Array, Any]:
+                return scan_layers(self.model, partial(body, graph), x_B1D, layers)
+
+            x_B1D, part = self._through_layers(apply, x_B1D, (stacked, own))
+            parts.append(part)
+        cache = jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts)
         return self.logits(self.final_norm(x_B1D)), cache
+
+    def _through_layers(
+        self, apply: Callable[..., Any], x_B1D: jax.Array, layers: Any
+    ) -> tuple[jax.Array, Any]:
+        """Applies layers on all stages to one position; returns its stream and the results."""
+        if stages() == 1:
+            return apply(x_B1D, layers)
+        x_MB1D, results_LM = through_stages(
+            lambda x_B1D, layers, _: apply(x_B1D, layers),
+            x_B1D[None],
+            layers,
+            None,
+            unroll=not self.model.scan_layers,
+        )
+        return x_MB1D[0], jax.tree.map(lambda x: x[:, 0], results_LM)
 
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:
         if self.model.remat == "none":
@@ -393,13 +421,13 @@ class Decoder(nnx.Module):
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
-def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str, chunks: int) -> Layer:
-    """Returns all layers as one module whose arrays have a leading dim for the layer."""
+def _stacked_layers(rngs: nnx.Rngs, stack: Stack, moe: str, chunks: int) -> Layer:
+    """Returns layers as one module whose arrays have a leading dim for the layer."""
 
-    @nnx.split_rngs(splits=model.layers)
+    @nnx.split_rngs(splits=stack.count)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
     def layers(rngs: nnx.Rngs) -> Layer:
-        return Layer(rngs, model, moe, chunks)
+        return Layer(rngs, stack.model, moe, chunks)
 
     return layers(rngs)
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.contract.config.model import Model, Precision, RopeScaling
+from trainer.contract.config.model import Model, Precision
+from trainer.contract.config.model_parts import RopeScaling
 from trainer.model import quantized
 from trainer.model.lora import Adapter
 from trainer.model.sharding import gathered
@@ -110,11 +111,21 @@ def rotate(
         frequency_G = _scaled(frequency_G, theta, scaling)
     angle_BS1G = positions_BS[:, :, None, None].astype(jnp.float32) * frequency_G
     cos, sin = jnp.cos(angle_BS1G), jnp.sin(angle_BS1G)
-    if scaling is not None and scaling.kind == "yarn":
-        cos, sin = (x * (0.1 * math.log(scaling.factor) + 1) for x in (cos, sin))
+    if scaling is not None and scaling.kind == "yarn" and scaling.mscale is None:
+        cos, sin = (x * yarn_size(scaling.factor) for x in (cos, sin))
     first, second = x_BSHh[..., :half].astype(jnp.float32), x_BSHh[..., half:].astype(jnp.float32)
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x_BSHh.dtype)
+
+
+def yarn_size(factor: float, mscale: float = 1.0) -> float:
+    """Returns the factor of queries and of keys with YaRN.
+
+    References:
+        Section 3.4 of https://arxiv.org/abs/2309.00071
+        `mscale`: `yarn_get_mscale` of DeepSeek-V2's published code
+    """
+    return 0.1 * mscale * math.log(factor) + 1
 
 
 def _scaled(frequency_G: jax.Array, theta: float, scaling: RopeScaling) -> jax.Array:
@@ -128,8 +139,8 @@ def _scaled(frequency_G: jax.Array, theta: float, scaling: RopeScaling) -> jax.A
         Linear: position interpolation, https://arxiv.org/abs/2306.15595
         Llama 3.1: `apply_scaling` in https://github.com/meta-llama/llama-models,
         models/llama3/model.py
-        YaRN: section 3.2 of https://arxiv.org/abs/2309.00071; section 3.4 for the size of queries
-        and keys
+        YaRN: section 3.2 of https://arxiv.org/abs/2309.00071; its published code rounds the range
+        (`truncate`) as DeepSeek does
     """
     slowed_G = frequency_G / scaling.factor
     if scaling.kind == "linear":
@@ -143,7 +154,8 @@ def _scaled(frequency_G: jax.Array, theta: float, scaling: RopeScaling) -> jax.A
             / (2 * math.log(theta))
             for turns in (high, low)
         )
-        # As in the published code, without rounding.
+        if scaling.truncate:
+            fast, slow = float(math.floor(fast)), float(math.ceil(slow))
         fast, slow = max(fast, 0.0), min(slow, size - 1.0)
         kept_G = 1 - jnp.clip((jnp.arange(size // 2) - fast) / max(slow - fast, 1e-3), 0, 1)
         return slowed_G * (1 - kept_G) + frequency_G * kept_G

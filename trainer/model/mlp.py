@@ -52,8 +52,8 @@ class MLP(nnx.Module):
         GELU: https://arxiv.org/abs/1606.08415
     """
 
-    def __init__(self, rngs: nnx.Rngs, model: Model):
-        width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
+    def __init__(self, rngs: nnx.Rngs, model: Model, hidden: int):
+        width, bias = model.d_model, model.biases == "all"
         self.parts, self.kind = hidden_parts(model), model.mlp
         for part in self.parts:
             inward = (width, hidden), ("embed", "mlp")

@@ -18,8 +18,9 @@ from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
 from trainer.model import moe_dropless, quantized
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
-from trainer.model.mlp import ACTIVATIONS
+from trainer.model.mlp import ACTIVATIONS, MLP
 from trainer.model.moe_dropless import LookUp, taken
+from trainer.model.routing import Balance, choose
 from trainer.model.sharding import constrain, gathered, rows_are_split
 
 BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
@@ -30,15 +31,16 @@ tokens of its experts from more rows."""
 class MoE(nnx.Module):
     """A mixture of experts that replaces the feed-forward part of a layer.
 
-    Maps (B, S, D) to (B, S, D). Each token uses the `top_k` experts with the largest logits,
-    weighted by the softmax over those logits (`normalize_weights`) or over all. With
-    `capacity_factor`, an expert takes at most C tokens of a sequence; later tokens skip it.
+    Maps (B, S, D) to (B, S, D). Each token uses `top_k` experts, which routing.py chooses and
+    weights, and all shared experts, which are one MLP. With `capacity_factor`, an expert takes at
+    most C tokens of a sequence; later tokens skip it.
 
     References:
         Switch Transformers: https://arxiv.org/abs/2101.03961
         GShard, for the capacity of an expert: https://arxiv.org/abs/2006.16668
         Mixtral, section 2.1, for the softmax over the largest logits:
         https://arxiv.org/abs/2401.04088
+        DeepSeekMoE, section 3.2, for shared experts: https://arxiv.org/abs/2401.06066
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "capacity"):
@@ -54,20 +56,22 @@ class MoE(nnx.Module):
         for part in self.parts:
             setattr(self, part, kernel(inward, moe_dropless.INWARD))
         self.down = kernel(outward, moe_dropless.OUTWARD, residual_gain(model))
+        if self.settings.is_biased:
+            self.balancing_bias = nnx.Param(jnp.zeros((count,)), out_sharding=("router",))
+        if self.settings.shared:
+            self.shared = MLP(rngs, model, self.settings.shared * hidden)
 
-    def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
+    def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, Balance]:
+        """Returns the output (B, S, D), and the balance of the experts, with the load (B, E)."""
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
-        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.top_k)
-        if self.settings.normalize_weights:
-            weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1)
-        else:
-            weights_BSk = jnp.exp(chosen_BSk - jax.nn.logsumexp(logits_BSE, -1, keepdims=True))
-        weights_BSk = weights_BSk.astype(x_BSD.dtype)
-        load_balance_loss_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
-        if self.by == "ragged" and rows_are_split(len(x_BSD)):
-            return self._dropless(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B
-        return self._in_slots(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B
+        bias_E = self.balancing_bias[...] if self.settings.is_biased else None
+        experts_BSk, weights_BSk, balance = choose(self.settings, logits_BSE, bias_E)
+        is_ragged = self.by == "ragged" and rows_are_split(len(x_BSD))
+        mix = self._dropless if is_ragged else self._in_slots
+        mixed_BSD = mix(x_BSD, experts_BSk, weights_BSk.astype(x_BSD.dtype))
+        if self.settings.shared:
+            mixed_BSD = mixed_BSD + self.shared(x_BSD)
+        return mixed_BSD, balance
 
     def _dropless(
         self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
@@ -171,18 +175,3 @@ def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
     """
     before = BY_EXPERTS if first == BY_ROWS else BY_ROWS
     return constrain(constrain(x_BECD, *before, None, None), *first, None, None)
-
-
-def _load_balance_loss(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
-    """Returns the load-balancing loss of each sequence (B,), 1 when the experts are used evenly.
-
-    It is E times the sum over experts of share of choices times mean probability, for one sequence.
-
-    References:
-        Switch Transformers, equation 4, over a batch and with one choice per token:
-        https://arxiv.org/abs/2101.03961
-    """
-    count = logits_BSE.shape[-1]
-    share_BE = jnp.mean(experts_BN[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.float32)
-    probability_BE = jnp.mean(jax.nn.softmax(logits_BSE, axis=-1), axis=1)
-    return count * jnp.sum(share_BE * probability_BE, axis=-1)

@@ -17,6 +17,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.planner import TPU_LANES
 from trainer.data.packing import in_order_of_chunks
 from trainer.model.attention_kernels import KERNEL_RESULT
 
@@ -39,7 +40,7 @@ def attend(
     The kernel skips what the mask leaves out, so `chunks` decides how much each device computes.
     """
 
-    def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
+    def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKv: jax.Array) -> jax.Array:
         mesh = jax.sharding.get_abstract_mesh()
         # Along `context`, each device has chunks of the queries, or whole sequences of fewer heads.
         by_head, by_position = ("tensor",), ("context",)
@@ -53,7 +54,8 @@ def attend(
         kernel = make_kernel(length, heads, window, softcap, shards, chunks, interpret)
         attend_on_device = partial(_attend_on_device, chunks)
         scaled_BSHh = query_BSHh * (scale or query_BSHh.shape[-1] ** -0.5)
-        arrays = (scaled_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
+        scaled_BSHh, key_BWKh = _in_whole_vectors(scaled_BSHh), _in_whole_vectors(key_BWKh)
+        arrays = (scaled_BSHh, key_BWKh, value_BWKv, segments_BS, segments_BS)
         if mesh.empty:
             return attend_on_device(kernel, *arrays)
         # The compiler cannot split a kernel by itself.
@@ -80,17 +82,23 @@ def attend(
     return whole
 
 
+def _in_whole_vectors(x_BSHh: jax.Array) -> jax.Array:
+    """Pads queries and keys with zeros, which change no score, to whole vectors of a TPU."""
+    missing = -x_BSHh.shape[-1] % TPU_LANES
+    return jnp.pad(x_BSHh, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x_BSHh
+
+
 def _attend_on_device(
     chunks: int,
     kernel: Callable[..., Any],
     query_BSHh: jax.Array,
     key_BWKh: jax.Array,
-    value_BWKh: jax.Array,
+    value_BWKv: jax.Array,
     segments_BS: jax.Array,
     segments_BW: jax.Array,
 ) -> jax.Array:
     """Computes attention for the rows, positions and heads of one device."""
-    seen = (_in_order(x_BWx, chunks) for x_BWx in (key_BWKh, value_BWKh))
+    seen = (_in_order(x_BWx, chunks) for x_BWx in (key_BWKh, value_BWKv))
     by_head = (x.swapaxes(1, 2) for x in (query_BSHh, *seen))
     segments = splash_attention.SegmentIds(segments_BS, _in_order(segments_BW, chunks))
     return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)

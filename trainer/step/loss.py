@@ -15,6 +15,7 @@ from trainer.contract.estimates.memory import LOGIT_BYTES
 from trainer.data.packing import Batch
 from trainer.model import Decoder
 from trainer.model.custom import custom_losses
+from trainer.model.routing import Balance
 from trainer.model.sharding import constrain, row_shards, token_shards
 
 Rest = tuple[jax.Array, jax.Array]
@@ -27,19 +28,28 @@ def loss_sum(
 ) -> jax.Array:
     """Returns the sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
+    See `loss_and_load`.
+    """
+    return loss_and_load(model, batch, keys_B, z_loss)[0]
+
+
+def loss_and_load(
+    model: Decoder | nnx.Module, batch: Batch, keys_B: jax.Array | None = None, z_loss: float = 0.0
+) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the loss, summed over the targets of a batch (B, S) in nats, and the experts' load.
+
+    The load (L, E) is the number of choices of each expert, or None if no biases balance it.
     A batch (M, B, S) passes through the stages of a pipeline.
     `keys_B` are one random key per row for dropout; None disables dropout. `z_loss` is the weight
     of the z-loss: see `cross_entropy`. It and the load-balancing loss of experts affect only the
     gradient, not the value. A custom model defines the loss of its targets itself.
     """
     if not isinstance(model, Decoder):
-        return jnp.sum(custom_losses(model, batch, keys_B))
+        return jnp.sum(custom_losses(model, batch, keys_B)), None
     of_micro_batches = batch.tokens.ndim == 3
     features = model.pipelined_features if of_micro_batches else model.features
-    features_BSD, load_balance_loss_B = features(
-        batch.tokens, batch.segments, batch.positions, keys_B
-    )
-    balance = _balance(model, load_balance_loss_B, batch.weights)
+    features_BSD, balance = features(batch.tokens, batch.segments, batch.positions, keys_B)
+    balancing = _balancing(model, balance, batch.weights)
     with jax.named_scope("loss"):
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
@@ -58,7 +68,7 @@ def loss_sum(
 
         kernel_RDV = model.output_kernels(kernel_DV)
         total: jax.Array = _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, x_IRTD, rest)
-        return balance + total
+        return balancing + total, None if balance is None else balance.load
 
 
 def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
@@ -143,15 +153,13 @@ def _scaled(
 _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
 
 
-def _balance(
-    model: Decoder, load_balance_loss_B: jax.Array | None, weights_BS: jax.Array
-) -> jax.Array:
+def _balancing(model: Decoder, balance: Balance | None, weights_BS: jax.Array) -> jax.Array:
     """Returns 0 with the gradient of the load-balancing loss, summed over the targets."""
     moe = model.model.moe
-    if load_balance_loss_B is None or moe is None:
+    if balance is None or moe is None:
         return jnp.float32(0)
     return _gradient_only(
-        moe.load_balance_loss_weight * jnp.sum(load_balance_loss_B * jnp.sum(weights_BS, axis=-1))
+        moe.load_balance_loss_weight * jnp.sum(balance.loss * jnp.sum(weights_BS, axis=-1))
     )
 
 

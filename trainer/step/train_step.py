@@ -25,7 +25,8 @@ from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
 from trainer.step import compiler_options, optimizer
 from trainer.step.dpo import pair_sums
-from trainer.step.loss import loss_sum
+from trainer.step.expert_biases import balanced, no_load
+from trainer.step.loss import loss_and_load
 
 Leaf = TypeVar("Leaf")
 
@@ -39,6 +40,8 @@ class Counts(NamedTuple):
     """Reward margins of the pairs; None without DPO."""
     correct: jax.Array | None = None
     """Number of pairs whose chosen completion has the higher reward; None without DPO."""
+    load: jax.Array | None = None
+    """Number of choices of each expert, (L, E); None unless biases balance the experts."""
 
 
 Sums = tuple[tuple[jax.Array, Counts], Params]
@@ -273,7 +276,7 @@ class TrainProgram:
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps, peak)(state.step))
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
-            moved = self._moved(state, grads, scale, rate)
+            moved = self._moved(state, grads, scale, rate, counts.load)
         kept = state.trainable._replace(step=moved.step)  # the schedule goes on
         new = jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, kept)
         # `never` is always 0. It orders the collectives below after the loop over micro-batches,
@@ -281,17 +284,27 @@ class TrainProgram:
         never = (grad_norm < -1).astype(requests.dtype)
         with jax.named_scope("bookkeeping"):
             examples, request = self._of_all_devices(batch.examples, requests + never)
-        rewards = [total if total is None else total / tokens for total in counts[1:]]
+        of_pairs = (counts.margin, counts.correct)
+        rewards = [total if total is None else total / tokens for total in of_pairs]
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request, *rewards)
         return new._replace(frozen_params=state.frozen_params), metrics
 
     def _moved(
-        self, state: TrainState[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
+        self,
+        state: TrainState[jax.Array],
+        grads: Params,
+        scale: jax.Array,
+        rate: jax.Array,
+        load: jax.Array | None,
     ) -> TrainState[jax.Array]:
-        """Returns the trainable state after an update by `scale` times the gradients."""
+        """Returns the trainable state after an update by `scale` times the gradients.
+
+        `load` is that of the experts, (L, E), or None.
+        """
         grads = jax.tree.map(lambda grad: scale * grad, grads)
         direction, moments = self.rule.update(grads, state.optimizer, state.params)
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
+        params = balanced(self.job, params, load)
         average = state.average and optimizer.update_ema(
             self.job.optimizer, state.average, params, state.step
         )
@@ -318,7 +331,8 @@ class TrainProgram:
             return (sums, self._placed(grads)), None
 
         zero = jnp.float32(0)
-        none = Counts(zero, zero, zero) if self.job.dpo else Counts(zero)
+        weights = {**(state.frozen_params or {}), **state.params}
+        none = Counts(zero, zero, zero) if self.job.dpo else Counts(zero, load=no_load(weights))
         zeros = ((zero, none), jax.tree.map(jnp.zeros_like, state.params))
         ((loss, counts), grads), _ = jax.lax.scan(accumulate, zeros, batch)
         return grads, loss, counts
@@ -376,8 +390,9 @@ def micro_batch_loss(
     keys = None
     if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
-    loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
-    return loss, Counts(jnp.sum(micro.weights))
+    z_loss = network.job.optimizer.z_loss
+    loss, load = loss_and_load(network.bind(params), micro, keys, z_loss)
+    return loss, Counts(jnp.sum(micro.weights), load=load)
 
 
 def digest(examples: jax.Array) -> jax.Array:

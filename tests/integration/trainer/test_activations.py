@@ -51,6 +51,7 @@ def kept_by_jax(job: Job) -> int:
     )
 
 
+LATENT = {"rank": 32, "plain_dim": 16, "rotary_dim": 8, "value_dim": 20}
 KINDS: dict[str, dict[str, Any]] = {
     "a head each": {},
     "grouped heads": {"kv_heads": 3},
@@ -68,6 +69,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "attention_sinks": True,
     },
     "experts for all": {"moe": {"count": 4}},
+    "experts and shared ones": {"moe": {"count": 4, "shared": 2}},
+    "latent attention": {"head_dim": 24, "latent_attention": LATENT},
+    "latents of queries": {"head_dim": 24, "latent_attention": {**LATENT, "query_rank": 40}},
 }
 
 

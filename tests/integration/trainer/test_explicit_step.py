@@ -135,7 +135,9 @@ def test_heads_are_exchanged_four_times_in_each_layer() -> None:
     assert times["Attention._mix"] == LAYERS
 
 
-@pytest.mark.parametrize("kind", ["olmo2", "qwen3_moe", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize(
+    "kind", ["olmo2", "qwen3_moe", "gemma2", "gpt_oss", "deepseek_v2", "deepseek_v3"]
+)
 def test_families_with_parts_of_their_own_are_traced_to_the_end(kind: str) -> None:
     _, found = step(4, mesh={"fsdp": 2, "tensor": 2}, model=FAMILIES[kind])
     assert gathers(found)

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from tests.support.harness import bench
 from tests.support.jobs import job_of
-from tests.support.model_families import FAMILIES
+from tests.support.model_families import FAMILIES, TYPES
 from tests.support.model_folders import (
     assert_equal,
     folder_maker,
@@ -34,7 +34,9 @@ VOCABULARY = CONFIGS["llama"]["vocab_size"]
 SHAPES = {
     kind: {
         "d_model": 16, "d_ff": 24, "heads": 4, "kv_heads": config.get("num_key_value_heads", 4),
-        "head_dim": config.get("head_dim", 4), "vocab_size": VOCABULARY,
+        "head_dim": config.get("qk_nope_head_dim", 0)
+        + config.get("qk_rope_head_dim", config.get("head_dim", 4)),
+        "vocab_size": VOCABULARY,
     }
     for kind, config in CONFIGS.items()
 }  # fmt: skip
@@ -91,7 +93,8 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole(kind):
 def test_what_is_exported_is_loaded_again(kind, tmp_path):
     job = job_of(model=FAMILIES[kind], mesh={"fsdp": 2, "tensor": 2})
     folder, params = folder_maker(tmp_path / "hf")(job, devices=4)
-    assert json.loads((folder / "config.json").read_text())["model_type"] == kind
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == TYPES.get(kind, kind)
     # What is stored as an addition to one loses its last bits.
     assert_equal(loaded(folder, job, devices=4), params, atol=1e-6 if "gemma" in kind else 0)
 

@@ -64,6 +64,15 @@ def test_values_and_gradients_are_those_of_plain_attention(
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
 
+def test_queries_and_keys_may_be_wider_than_values(arrays, segments, positions):
+    query, key, value = (x[:1] for x in arrays)
+    wide = [jnp.concatenate([x, x[..., 64:]], axis=-1) for x in (query, key)]
+    reference = attend("reference", segments[:1], positions[:1])
+    kernel = splash_attention.attend(segments[:1], interpret=True)
+    wanted = value_and_gradients(reference, [*wide, value])
+    assert_close(value_and_gradients(kernel, [*wide, value]), wanted)
+
+
 def runs_of(kernel: str, jaxpr: Jaxpr) -> int:
     """Returns how often a program runs a kernel whose name begins like this.
 

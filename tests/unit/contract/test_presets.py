@@ -9,7 +9,7 @@ from tests.support.worlds import cpu_world, tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.config.presets import PRESETS
-from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.estimates.roofline import attention_flops_per_token, flops_per_token
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.planning.planner import PlanError, resolve
 
@@ -33,6 +33,9 @@ PUBLISHED = {
     "gemma2-27b": 27_227_128_320,
     "gemma3-270m": 268_098_176,
     "gemma3-1b": 999_885_952,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
 }
@@ -86,8 +89,66 @@ def test_a_token_takes_no_more_experts_than_there_are() -> None:
     assert set(found) == {"model.moe.top_k"}
 
 
-def flops_of(**keys: Any) -> float:
-    job = Job.model_validate(
+def test_groups_have_room_for_the_experts_of_a_token() -> None:
+    found = problems_of(moe={"count": 8, "groups": 4, "top_groups": 1, "top_k": 3})
+    assert found == {"model.moe.top_k": "3 is more than the 2 experts of top_groups 1"}
+    found = problems_of(moe={"count": 8, "groups": 3})
+    assert found == {"model.moe.groups": "8 experts are not divisible by 3 groups"}
+    found = problems_of(moe={"count": 8, "groups": 8, "top_groups": 2, "scores": "sigmoid"})
+    assert "at least two experts" in found["model.moe.groups"]
+    found = problems_of(moe={"count": 8, "top_groups": 2})
+    assert "more than the number of groups, 1" in found["model.moe.top_groups"]
+
+
+def test_dense_layers_need_their_width_and_leave_some_with_experts() -> None:
+    found = problems_of(moe={"count": 4, "dense_layers": 1})
+    assert "need this key" in found["model.moe.dense_d_ff"]
+    found = problems_of(moe={"count": 4, "dense_d_ff": 32})
+    assert "Remove this key" in found["model.moe.dense_d_ff"]
+    found = problems_of(moe={"count": 4, "dense_layers": 2, "dense_d_ff": 32})
+    assert "no layer of 2" in found["model.moe.dense_layers"]
+
+
+LATENT = {"rank": 16, "plain_dim": 8, "rotary_dim": 3, "value_dim": 8}
+
+
+def test_latent_attention_names_all_that_it_does_not_have() -> None:
+    found = problems_of(latent_attention=LATENT, qk_norm=True, biases="all", attention_sinks=True)
+    assert set(found) == {
+        "model.kv_heads", "model.qk_norm", "model.biases", "model.attention_sinks",
+        "model.latent_attention.rotary_dim",
+    }  # fmt: skip
+    assert (
+        found["model.kv_heads"]
+        == "found 2. With latent_attention, it must be the number of heads, 4"
+    )
+
+
+def test_widths_of_latent_attention_add_up_to_the_width_of_a_head() -> None:
+    even = {**LATENT, "rotary_dim": 4}
+    assert model_of(latent_attention=even).head_dim == 12
+    found = problems_of(latent_attention=even, kv_heads=4, head_dim=16)
+    assert set(found) == {"model.head_dim"}
+    assert "must be plain_dim plus rotary_dim, 12" in found["model.head_dim"]
+
+
+def test_the_size_of_scores_with_yarn_is_for_latent_attention() -> None:
+    found = problems_of(rope_scaling={"kind": "yarn", "factor": 4.0, "mscale": 1.0})
+    assert set(found) == {"model.rope_scaling.mscale"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "active"),
+    [("deepseek-v2-lite", 2.4e9), ("deepseek-v2", 21e9), ("deepseek-v3", 37e9)],
+)
+def test_a_token_uses_as_many_parameters_as_published(preset: str, active: float) -> None:
+    """Weights of matrix products; a look-up of the embedding is none."""
+    attention = attention_flops_per_token(job_of(preset=preset))
+    assert (flops_of(preset=preset) - attention) / 6 == pytest.approx(active, rel=0.03)
+
+
+def job_of(**keys: Any) -> Job:
+    return Job.model_validate(
         {
             "name": "job",
             "steps": 1,
@@ -95,6 +156,10 @@ def flops_of(**keys: Any) -> float:
             "data": {"source": "text", "path": "x", "seq_len": 4096, "global_batch": 32},
         }
     )
+
+
+def flops_of(**keys: Any) -> float:
+    job = job_of(**keys)
     return flops_per_token(job, resolve(job, world_of("v5p-64"), CORPUS))
 
 

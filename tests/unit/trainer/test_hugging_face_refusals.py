@@ -97,8 +97,27 @@ def test_windows_and_positions_of_gpt_oss_must_be_those_of_the_job(exported):
     assert [line.removeprefix(f"{file}: ") for line in error.value.lines] == [
         "sliding_window_pattern is a list, but the job's model.global_every is 2",
         "beta_fast is 32.0, but the job's model.rope_scaling.high_frequency_factor is 8.0",
-        "truncate is true, but YaRN is supported only with false",
+        "truncate is true, but the job's model.rope_scaling.truncate is false",
         "attention_factor is 2.0, but YaRN is supported only without it",
+    ]
+
+
+def test_routing_and_positions_of_deepseek_must_be_those_of_the_job(exported):
+    folder, _ = exported(job_of(model=FAMILIES["deepseek_v2"]))
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config |= {"q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": True}
+    config["rope_scaling"] |= {"mscale_all_dim": 1.0}
+    del config["rope_scaling"]["truncate"]
+    file.write_text(json.dumps(config))
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, job_of(model=FAMILIES["deepseek_v2"]))
+    assert [line.removeprefix(f"{file}: ") for line in error.value.lines] == [
+        "q_lora_rank is nothing, but the job's model.latent_attention.query_rank is 20",
+        "n_group is 1, but the job's model.moe.groups is 4",
+        "topk_group is 1, but the job's model.moe.top_groups is 2",
+        "mscale_all_dim is 1.0, but the job's model.rope_scaling.mscale is 0.7",
+        "norm_topk_prob is true, but this trainer supports only false",
     ]
 
 

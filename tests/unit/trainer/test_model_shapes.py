@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.support.jobs import job_of
+from tests.support.model_families import FAMILIES
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.model.decoder import Vocabulary
 from trainer.model.parameters import abstract, named_parameters
@@ -21,6 +22,7 @@ MODELS = {
     "gpt-oss": {"biases": "all", "moe": {"count": 4}, "attention_sinks": True,
                 "mlp": "clamped_swiglu"},
     "moe": {"moe": {"count": 4}},
+    **{kind: FAMILIES[kind] for kind in ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3")},
     "llama3-8b": {"preset": "llama3-8b", "layers": 32, "d_model": 4096, "heads": 32,
                   "kv_heads": 8, "d_ff": 14336},
 }  # fmt: skip

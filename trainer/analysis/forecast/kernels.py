@@ -28,7 +28,8 @@ class AttentionKernel:
 
     scores: int
     """Pairs of positions, of all heads and rows, in blocks that the mask does not skip."""
-    head_dim: int
+    head_dim: float
+    """Mean of the width of queries and keys, and that of values."""
     products: int
 
     def seconds(self, chip: Accelerator) -> float:
@@ -57,7 +58,8 @@ def attention(call: Instruction) -> AttentionKernel | None:
     arrays = [dims for dtype, dims in shapes if dtype == "bf16"]
     if not masks or len(arrays) < 2:
         return None
-    *outer, length, head_dim = arrays[0]
+    *outer, length, key_dim = arrays[0]
+    head_dim = (key_dim + arrays[:3][-1][-1]) / 2
     queries, seen = masks[-1][-2:]
     keys = arrays[1][-2]
     blocks = {key: int(size) for key, size in BLOCK.findall(call.attributes)}

@@ -15,6 +15,7 @@ from pydantic import (
 
 from trainer.contract.config.base import Fraction, Positive, Section
 from trainer.contract.config.errors import KeyedError
+from trainer.contract.config.model_parts import LatentAttention, MixtureOfExperts, RopeScaling
 from trainer.contract.config.presets import PRESETS
 
 Precision = Literal["int8", "fp8"]
@@ -22,55 +23,6 @@ Precision = Literal["int8", "fp8"]
 
 GIVEN = ("vocab_size", "rngs")
 """Arguments that Slipway passes to a custom model."""
-
-
-class RopeScaling(Section):
-    """Extension of rotary positions beyond the length that the model was trained for."""
-
-    kind: Literal["linear", "llama3", "yarn"] = Field(
-        description="How frequencies are scaled: `linear` divides all of them by `factor`; "
-        "`llama3` and `yarn` keep short waves and divide long ones."
-    )
-    factor: Annotated[float, Field(ge=1)] = Field(
-        description="The largest divisor of a frequency: how many times longer the context becomes."
-    )
-    low_frequency_factor: Annotated[float, Field(gt=0)] = Field(
-        default=1.0,
-        description="Except with `kind: linear`, waves longer than `original_max_positions` "
-        "divided by this are scaled by the whole `factor`: `beta_slow` of YaRN.",
-    )
-    high_frequency_factor: Annotated[float, Field(gt=0)] = Field(
-        default=4.0,
-        description="Except with `kind: linear`, waves shorter than `original_max_positions` "
-        "divided by this are not scaled: `beta_fast` of YaRN, which has 32.",
-    )
-    original_max_positions: Positive = Field(
-        default=8192,
-        description="Except with `kind: linear`, the context length that the model was first "
-        "trained for.",
-    )
-
-
-class MixtureOfExperts(Section):
-    """Mixture of experts: a router sends each token to a few of the experts, which are MLPs."""
-
-    count: Annotated[int, Field(ge=2)] = Field(description="Number of experts in each layer.")
-    top_k: Positive = Field(default=2, description="Number of experts that each token uses.")
-    capacity_factor: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="Limit on the tokens of a sequence that an expert takes, as a multiple of an "
-        "even split. Tokens beyond it skip that expert. null: no limit.",
-    )
-    normalize_weights: bool = Field(
-        default=True,
-        description="Whether the weights of a token's experts add up to one: the softmax is over "
-        "the chosen experts, as in Mixtral. `false`: it is over all experts.",
-    )
-    load_balance_loss_weight: Annotated[float, Field(ge=0)] = Field(
-        default=0.01,
-        description="Weight of the load-balancing loss of the Switch Transformer "
-        "(arXiv:2101.03961). It affects gradients only, not the reported loss.",
-    )
 
 
 def _drop_required(schema: dict[str, Any]) -> None:
@@ -95,7 +47,9 @@ class Model(Section):
         "arXiv:2305.13245). Defaults to `heads`."
     )
     head_dim: Positive = Field(
-        description="Width of an attention head. Defaults to `d_model` divided by `heads`."
+        description="Width of a head's queries and keys, and of its values except with "
+        "`latent_attention`, whose two widths it then adds up. Defaults to `d_model` divided by "
+        "`heads`."
     )
     d_ff: Positive = Field(description="Hidden width of the MLP, or of each expert.")
     vocab_size: Positive | None = Field(
@@ -158,6 +112,12 @@ class Model(Section):
         description="Whether each head has a learned score that takes part in the softmax and has "
         "no value (gpt-oss).",
     )
+    latent_attention: LatentAttention | None = Field(
+        default=None,
+        description="Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), in which the "
+        "heads' keys and values are products of a narrow latent. null: they are of the residual "
+        "stream.",
+    )
     query_scale_dim: Positive | None = Field(
         default=None,
         description="Attention scores are divided by the square root of this number. null: of "
@@ -174,7 +134,7 @@ class Model(Section):
     )
     moe: MixtureOfExperts | None = Field(
         default=None,
-        description="Mixture of experts that replaces the MLP of every layer. null: a dense model.",
+        description="Mixture of experts that replaces the MLP of the layers. null: a dense model.",
     )
     scale_embeddings: bool = Field(
         default=False,
@@ -217,6 +177,11 @@ class Model(Section):
     )
 
     @property
+    def value_dim(self) -> int:
+        """Width of a head's values."""
+        return self.latent_attention.value_dim if self.latent_attention else self.head_dim
+
+    @property
     def layer_period(self) -> int:
         """Number of layers after which the kinds of layers repeat."""
         return self.global_every or 1
@@ -239,15 +204,23 @@ class Model(Section):
         below = PRESETS.get(preset, PRESETS["tiny"]) if isinstance(preset, str) else {}
         filled: dict[str, Any] = {**below, **given}
         heads, d_model, head_dim = filled.get("heads"), filled.get("d_model"), None
-        if isinstance(heads, int) and heads > 0 and isinstance(d_model, int):
+        latent = filled.get("latent_attention")
+        if isinstance(latent, dict):
+            head_dim = _sum(latent.get("plain_dim"), latent.get("rotary_dim"))
+        elif isinstance(heads, int) and heads > 0 and isinstance(d_model, int):
             head_dim = max(d_model // heads, 1)
         model = check({"kv_heads": heads, "head_dim": head_dim, **filled})
-        if "head_dim" not in filled and model.d_model % model.heads:
+        is_derived = "head_dim" not in filled and model.latent_attention is None
+        if is_derived and model.d_model % model.heads:
             message = (
                 f"{d_model} is not divisible by {heads} heads. Set head_dim, or change one of them"
             )
             raise KeyedError(("d_model", message))
         return model
+
+
+def _sum(*widths: Any) -> int | None:
+    return sum(widths) if all(isinstance(width, int) for width in widths) else None
 
 
 class CustomModel(Section):

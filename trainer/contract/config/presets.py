@@ -23,6 +23,20 @@ GPT_OSS = {
     },
 }  # fmt: skip
 
+DEEPSEEK = {
+    "norm_eps": 1e-6, "tied_embeddings": False,
+    "latent_attention": {
+        "rank": 512, "query_rank": 1536, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128,
+    },
+}  # fmt: skip
+DEEPSEEK_ROPE = {
+    "kind": "yarn", "factor": 40.0, "high_frequency_factor": 32.0,
+    "original_max_positions": 4096, "truncate": True,
+}  # fmt: skip
+DEEPSEEK_V2 = {
+    **DEEPSEEK, "vocab_size": 102_400, "rope_scaling": {**DEEPSEEK_ROPE, "mscale": 0.707},
+}  # fmt: skip
+
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {"layers": 2, "d_model": 64, "heads": 4, "kv_heads": 2, "d_ff": 192},
     "small": {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768},
@@ -120,6 +134,37 @@ PRESETS: dict[str, dict[str, object]] = {
     "gemma3-1b": {
         "layers": 26, "d_model": 1152, "heads": 4, "kv_heads": 1, "head_dim": 256, "d_ff": 6912,
         "query_scale_dim": 256, **GEMMA3,
+    },
+    # DeepSeek-V2-Lite: 15.7 billion parameters, of which a token uses 2.4
+    "deepseek-v2-lite": {
+        "layers": 27, "d_model": 2048, "heads": 16, "d_ff": 1408, **DEEPSEEK_V2,
+        "latent_attention": {
+            "rank": 512, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128,
+        },
+        "moe": {
+            "count": 64, "top_k": 6, "normalize_weights": False, "shared": 2,
+            "dense_layers": 1, "dense_d_ff": 10_944, "load_balance_loss_weight": 0.001,
+        },
+    },
+    # DeepSeek-V2: 236 billion parameters, of which a token uses 21
+    "deepseek-v2": {
+        "layers": 60, "d_model": 5120, "heads": 128, "d_ff": 1536, **DEEPSEEK_V2,
+        "moe": {
+            "count": 160, "top_k": 6, "normalize_weights": False, "weight_scale": 16.0,
+            "groups": 8, "top_groups": 3, "shared": 2, "dense_layers": 1, "dense_d_ff": 12_288,
+            "load_balance_loss_weight": 0.001,
+        },
+    },
+    # DeepSeek-V3: 671 billion parameters, of which a token uses 37; without multi-token prediction.
+    # The loss weight and the update rate: section 4.2 of https://arxiv.org/abs/2412.19437
+    "deepseek-v3": {
+        "layers": 61, "d_model": 7168, "heads": 128, "d_ff": 2048, "vocab_size": 129_280,
+        **DEEPSEEK, "rope_scaling": {**DEEPSEEK_ROPE, "mscale": 1.0},
+        "moe": {
+            "count": 256, "top_k": 8, "scores": "sigmoid", "weight_scale": 2.5, "groups": 8,
+            "top_groups": 4, "bias_update_rate": 0.001, "shared": 1, "dense_layers": 3,
+            "dense_d_ff": 18_432, "load_balance_loss_weight": 0.0001,
+        },
     },
     # Mistral-7B-v0.1
     "mistral-7b": {

@@ -5,16 +5,33 @@ References:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
+from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
 """Number of arrays of the feed-forward part's hidden width that gradients need."""
+
+
+def by_layers(job: Job, plan: Plan, runs: int, per_token: Callable[[Job, Plan], int]) -> int:
+    """Returns the bytes per token of a number of layers' runs, or of all layers once.
+
+    `per_token` is one of the functions below, whose layer is that of the job's last stack.
+    """
+    model = job.decoder
+    return sum(
+        runs
+        * stack.count
+        // model.layers
+        * per_token(job.model_copy(update={"model": stack.model}), plan)
+        for stack in layer_stacks(model)
+    )
 
 
 def kept_per_token(job: Job, plan: Plan) -> int:
@@ -67,7 +84,11 @@ class _Activations:
     """Output of the feed-forward part, if a norm reads it."""
     query: int
     key_value: int
-    """Keys and values together."""
+    """Products that keys and values consist of: themselves, except with latent attention."""
+    mixed: int
+    """Mixed values, of all heads."""
+    latents: int
+    """Products that latent attention reads, with the rotated key of all heads; 0 without it."""
     seen_key_value: int
     """Keys and values of whole sequences, which attention reads, per token of the device."""
     scores: int
@@ -78,7 +99,7 @@ class _Activations:
     kernel: int
     """Mixed values of a kernel, and a float32 sum of each head; 0 without a kernel."""
     head_norms: int
-    """Norms of queries and keys: three float32 copies of each."""
+    """Norms of queries and keys, or of their latents: three float32 copies of each."""
     mlp: int
     """Outputs of the feed-forward products, and the arrays computed from them."""
     mlp_products: int
@@ -94,13 +115,14 @@ class _Activations:
 
         The last one counts only if a norm reads it.
         """
-        products = self.query + self.key_value + self.mlp_products + self.last_product
-        return 2 * self.stream + products
+        of_attention = self.query + self.key_value + self.latents
+        return 2 * self.stream + of_attention + self.mlp_products + self.last_product
 
     @property
     def attention(self) -> int:
-        """All activations of attention, with its mixed values, which have the queries' size."""
-        return 2 * self.query + self.seen_key_value + self.head_norms + self.scores
+        """All activations of attention, with its mixed values."""
+        seen = self.query + self.seen_key_value + self.mixed
+        return seen + self.latents + self.head_norms + self.scores
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Activations":
@@ -112,8 +134,10 @@ class _Activations:
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
         scores = (1 if model.attn_logit_softcap is None else 3) + model.attention_sinks
         positions = job.data.seq_len if plan.attention == "reference" else 0
-        hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
-        stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
+        hidden = width * _parts(model.d_ff, tensor)
+        shared = width * _parts(model.d_ff * model.moe.shared, tensor) if model.moe else 0
+        stream, value_dim = width * model.d_model, model.value_dim
+        seen = width * kv_heads * (model.head_dim + value_dim)
         if experts := model.moe:
             slots = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
             if plan.moe == "ragged":
@@ -121,28 +145,43 @@ class _Activations:
                 slots = experts.top_k * plan.mesh["expert"]
             chosen = slots + experts.top_k
             mlp = int(HIDDEN_ARRAYS[model.mlp] * hidden * slots + stream * chosen)
+            mlp += HIDDEN_ARRAYS[model.mlp] * shared
         else:
             mlp = HIDDEN_ARRAYS[model.mlp] * hidden
-        normalized = heads + kv_heads if model.qk_norm else 0
+        normalized = (heads + kv_heads) * model.head_dim if model.qk_norm else 0
+        products, latents = seen, 0
+        if latent := model.latent_attention:
+            normalized = (latent.query_rank or 0) + latent.rank
+            products = width * heads * (latent.plain_dim + value_dim)
+            latents = width * (normalized + latent.rotary_dim)
         before_after = norm_places(model)
-        adapted = lora.targets(job.lora, parameter_shapes.parameters(model, plan.padded_vocab))
+        parameters = parameter_shapes.parameters(model, plan.padded_vocab)
+        own = [one for one in parameters if one.name.startswith(f"{LAYERS}.")]
+        adapted = lora.targets(job.lora, own)
         outputs = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
         return cls(
             stream=stream,
             norms=sum(before_after) * 6 * FLOAT32_BYTES * model.d_model,
             last_product=0 if experts else before_after[1] * stream,
             query=width * heads * model.head_dim,
-            key_value=key_value,
+            key_value=products,
+            mixed=width * heads * value_dim,
+            latents=latents,
             # By heads, whole sequences take the place of all heads.
-            seen_key_value=key_value * (plan.mesh["context"] if plan.batch.chunks > 1 else 1),
+            seen_key_value=seen * (plan.mesh["context"] if plan.batch.chunks > 1 else 1),
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
-            kernel=0 if positions else (width * model.head_dim + FLOAT32_BYTES) * heads,
-            head_norms=3 * FLOAT32_BYTES * normalized * model.head_dim,
+            kernel=0 if positions else (width * value_dim + FLOAT32_BYTES) * heads,
+            head_norms=3 * FLOAT32_BYTES * normalized,
             mlp=mlp,
-            mlp_products=0 if experts else len(hidden_parts(model)) * hidden,
+            mlp_products=len(hidden_parts(model)) * (shared if experts else hidden),
             adapters=width * job.lora.rank * len(adapted) if job.lora else 0,
             adapted=width * sum(outputs),
         )
+
+
+def _parts(hidden: int, tensor: int) -> int:
+    """Returns the part of a hidden width that a device has."""
+    return hidden // tensor if hidden % tensor == 0 else hidden
 
 
 def _split(kernel: parameter_shapes.Parameter, plan: Plan) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from trainer.contract.config.data import BYTES
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
-from trainer.contract.estimates.activations import kept_per_token
+from trainer.contract.estimates.activations import by_layers, kept_per_token
 from trainer.contract.estimates.memory import logits_bytes
 from trainer.contract.estimates.roofline import layer_runs
 from trainer.contract.planning import optimizer_state
@@ -196,9 +196,10 @@ def _activations(job: Job, plan: Plan) -> int:
     """Returns the bytes of activations on a CPU device, with a chunk of logits."""
     tokens = plan.batch.tokens_per_device
     keeps_all = job.decoder.model_copy(update={"remat": "none"})
-    kept = kept_per_token(job.model_copy(update={"model": keeps_all}), plan)
     layers = job.decoder.layers if plan.mesh["pipeline"] == 1 else layer_runs(job, plan)
-    return layers * tokens * kept + logits_bytes(job, plan, tokens)
+    all_kept = job.model_copy(update={"model": keeps_all})
+    kept = by_layers(all_kept, plan, layers, kept_per_token)
+    return tokens * kept + logits_bytes(job, plan, tokens)
 
 
 def _programs(job: Job) -> int:

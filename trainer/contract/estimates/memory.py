@@ -9,9 +9,10 @@ may differ.
 from dataclasses import asdict, dataclass
 
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.activations import kept_per_token, worked_on_per_token
+from trainer.contract.estimates.activations import by_layers, kept_per_token, worked_on_per_token
 from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.layer_stacks import layer_stacks
 from trainer.contract.planning.pipeline import repeats
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
@@ -60,7 +61,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
         state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
-        kept=layers * tokens * kept_per_token(job, plan) + _between_stages(job, plan),
+        kept=tokens * by_layers(job, plan, layers, kept_per_token) + _between_stages(job, plan),
         working=max(_of_a_layer(job, plan, tokens), logits_bytes(job, plan, tokens)),
     )
 
@@ -74,8 +75,9 @@ def _between_stages(job: Job, plan: Plan) -> int:
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     """Returns a layer's live activations, gathered weights and their gradients, in bytes."""
-    layers = [array for array in plan.parameters if array.name.startswith("layers.")]
-    count = job.decoder.layers // plan.mesh["pipeline"]
+    last = layer_stacks(job.decoder)[-1]
+    layers = [array for array in plan.parameters if array.name.startswith(f"{last.name}.")]
+    count = last.count // plan.mesh["pipeline"]
     weights = sum(_gathered_bytes(array, plan) for array in layers) // count
     return tokens * worked_on_per_token(job, plan) + weights
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
-from trainer.contract.estimates.activations import least_kept_per_token
+from trainer.contract.estimates.activations import by_layers, least_kept_per_token
 from trainer.contract.planning import (
     accelerators,
     lora,
@@ -43,7 +43,8 @@ features, and their gradients. The stages share the vocabulary."""
 ALL_REDUCES_PER_LAYER = 4
 """All-reduces under tensor parallelism: after attention and feed-forward, in both passes.
 
-See Megatron-LM, section 3, https://arxiv.org/abs/1909.08053.
+See Megatron-LM, section 3, https://arxiv.org/abs/1909.08053. With latent attention, the one of
+attention's backward pass is of the latents: see `summed_bytes`.
 """
 
 
@@ -147,9 +148,10 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     The count is 6 N + 6 L S H h. N counts the weights of matrix products that a token uses. It
     includes a tied output, whose embedding look-up is free, and of the experts only those that the
     token chooses. It excludes norms and biases. Frozen weights, which have no gradient, count 4 N.
-    Attention's two products over S positions are 12 L S H h. They are halved because a position
-    attends only to earlier ones; a window reduces them further. Recomputation by rematerialization
-    is not counted. The forward pass of DPO's reference is.
+    Attention's two products over S positions are 12 L S H h, where h is the mean width of a head's
+    keys and values. They are halved because a position attends only to earlier ones; a window
+    reduces them further. Recomputation by rematerialization is not counted. The forward pass of
+    DPO's reference is.
 
     References:
         PaLM, appendix B (without the causal half): https://arxiv.org/abs/2204.02311
@@ -164,7 +166,7 @@ def flops_per_token(job: Job, plan: Plan) -> float:
 
 def output_flops_per_token(job: Job, plan: Plan) -> float:
     """Returns the FLOPs per token of the output product, which no stage of a pipeline repeats."""
-    output = [one for one in _kernels(job, plan) if not one.name.startswith("layers.")]
+    output = [one for one in _kernels(job, plan) if "layer" not in one.axes]
     frozen = [one for one in output if not one.is_trained]
     return 6.0 * _met(job, output) - 2.0 * _met(job, frozen)
 
@@ -184,7 +186,7 @@ def quantized_flops_per_token(job: Job, plan: Plan) -> float:
 
 def _is_quantized(array: ArrayPlan) -> bool:
     """Returns whether `model.precision` applies to a kernel: to those of layers, except routers."""
-    is_kernel = array.name.startswith("layers.") and array.name.endswith(lora.KERNEL)
+    is_kernel = "layer" in array.axes and array.name.endswith(lora.KERNEL)
     return is_kernel and "router" not in array.axes
 
 
@@ -222,7 +224,7 @@ def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
     return [
         array
         for array in _kernels(job, plan)
-        if array.name.startswith("layers.")
+        if "layer" in array.axes
         and not array.name.endswith(unread)
         and (job.decoder.remat == "full" or "expert" in array.axes)
     ]
@@ -255,14 +257,14 @@ def _met(job: Job, arrays: list[ArrayPlan]) -> float:
 
 
 def _attention(job: Job) -> float:
-    """Returns S H h summed over layers.
+    """Returns S H h summed over layers, where h is the mean width of a head's keys and values.
 
     S is twice the mean number of positions that a position of the layer attends to.
     """
     model, length = job.decoder, job.data.seq_len
     windows = [min(model.window_of(layer) or length, length) for layer in range(model.layers)]
     seen = sum(window * (2 - window / length) for window in windows)
-    return seen * model.heads * model.head_dim
+    return seen * model.heads * (model.head_dim + model.value_dim) / 2
 
 
 def _hbm_bytes(job: Job, plan: Plan) -> float:
@@ -279,7 +281,7 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
         if not array.name.endswith(".table")
     )
     tokens = plan.batch.tokens_per_device
-    kept = layer_runs(job, plan) * tokens * least_kept_per_token(job, plan)
+    kept = tokens * by_layers(job, plan, layer_runs(job, plan), least_kept_per_token)
     # An update reads and writes a parameter and its moments.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
     return 2 * state + USES * (read + kept)
@@ -326,7 +328,7 @@ def _ici_bytes(job: Job, plan: Plan) -> dict[str, float]:
         if array.is_trained:
             gradients += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor = plan.mesh["tensor"]
-    sums = ALL_REDUCES_PER_LAYER * layer_runs(job, plan) * activation_bytes(job, plan)
+    sums = layer_runs(job, plan) * summed_bytes(job, plan)
     return {
         "pipeline": passed_on(job, plan, plan.mesh["pipeline"] // islands_pipeline),
         "data": gradients,
@@ -341,6 +343,20 @@ def activation_bytes(job: Job, plan: Plan) -> int:
     """Returns the bytes on a device of the residual stream of a micro-batch."""
     width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     return plan.batch.tokens_per_device * width
+
+
+def summed_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes on a device of what a layer sums over the tensor axis in both passes.
+
+    The gradient of latent attention is summed where the heads' kernels read latents, in place of
+    the residual stream.
+    """
+    model, whole = job.decoder, ALL_REDUCES_PER_LAYER * activation_bytes(job, plan)
+    if (latent := model.latent_attention) is None:
+        return whole
+    width = (latent.query_rank or model.d_model) + latent.rank + latent.rotary_dim
+    own = plan.batch.tokens_per_device * DTYPE_BYTES[plan.compute_dtype]
+    return whole + own * (width - model.d_model)
 
 
 def passed_on(job: Job, plan: Plan, stages: int) -> float:
@@ -370,8 +386,9 @@ def to_experts(job: Job, plan: Plan) -> float:
     batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     slots = batch.rows_per_device * experts.count * capacity(experts, length) / axis
     sent = batch.tokens_per_device if plan.moe == "ragged" else slots
-    exchanges = EXCHANGES_PER_LAYER * layer_runs(job, plan)
-    return exchanges * sent * width * (axis - 1)
+    layers = job.decoder.layers
+    runs = layer_runs(job, plan) * (layers - experts.dense_layers) // layers
+    return EXCHANGES_PER_LAYER * runs * sent * width * (axis - 1)
 
 
 def keys_and_values(job: Job, plan: Plan) -> float:
@@ -388,15 +405,16 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     gathered = model.kv_heads // tensor if is_split else model.kv_heads
     scattered = gathered if is_split else model.heads // tensor
     passes = 1 if model.remat == "none" else 2
-    own = 2 * plan.batch.tokens_per_device * model.head_dim
+    own = plan.batch.tokens_per_device * (model.head_dim + model.value_dim)
     arrays = layer_runs(job, plan) * (passes * gathered + scattered)
     return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
 
 
 def _exchanged_heads(job: Job, plan: Plan) -> float:
     model, axis = job.decoder, plan.mesh["context"]
-    heads = 2 * (model.heads + model.kv_heads) // plan.mesh["tensor"]
-    own = plan.batch.tokens_per_device * heads * model.head_dim * DTYPE_BYTES[plan.compute_dtype]
+    heads = (model.heads + model.kv_heads) // plan.mesh["tensor"]
+    width = (model.head_dim + model.value_dim) * DTYPE_BYTES[plan.compute_dtype]
+    own = plan.batch.tokens_per_device * heads * width
     passes = 2 if model.remat == "none" else 3
     return layer_runs(job, plan) * passes * own * (axis - 1) / axis
 

@@ -32,9 +32,10 @@ def choose(job: Job, world: World, dtype: Dtype, chunks: int) -> tuple[Attention
 def _fits_splash(job: Job, chunks: int) -> bool:
     """Returns whether the kernel for TPUs has what the model needs.
 
-    Chunks and heads are whole vectors. Sinks it does not have: gpt-oss also has smaller heads.
+    Chunks and values are whole vectors. Queries and keys of another width, which only latent
+    attention has, are padded. Sinks it does not have: gpt-oss also has smaller heads.
     """
-    sizes = (job.data.seq_len // chunks, job.decoder.head_dim)
+    sizes = (job.data.seq_len // chunks, job.decoder.value_dim)
     return not job.decoder.attention_sinks and all(size % TPU_LANES == 0 for size in sizes)
 
 
@@ -48,6 +49,8 @@ def _unfit_for_gpus(job: Job, world: World, dtype: Dtype, chunks: int) -> str:
         return f"it computes in bfloat16, not {dtype} (model.compute_dtype)"
     if model.attention_sinks:
         return "it has no model.attention_sinks"
+    if model.latent_attention:
+        return "it takes values as wide as queries, not those of model.latent_attention"
     if model.attn_logit_softcap is not None:
         return "it has no model.attn_logit_softcap"
     if chunks > 1:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.planning.parameter_shapes import BALANCING_BIAS
 
 
 class Pull(NamedTuple):
@@ -21,7 +22,7 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     By default, weight decay excludes norms, biases and attention sinks: scales around one and
     offsets are not weights.
     """
-    is_weight = "norm" not in axes and not name.endswith((".bias", ".sinks"))
+    is_weight = "norm" not in axes and not name.endswith((".bias", ".sinks", BALANCING_BIAS))
     decay = optimizer.weight_decay if is_weight else 0.0
     for group in optimizer.param_groups:
         if fnmatchcase(name, group.pattern):

@@ -6,7 +6,9 @@ A test compares this table with the NNX modules in `trainer/model/`.
 import math
 from dataclasses import dataclass, field
 
-from trainer.contract.config.model import MixtureOfExperts, Model
+from trainer.contract.config.model import Model
+from trainer.contract.config.model_parts import LatentAttention, MixtureOfExperts
+from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 
 # Lanes of a TPU register and a common tile of GPU matrix units: the compiler does not pad a
 # vocabulary that is a multiple of it. Megatron-LM pads each device's part of the vocabulary to it:
@@ -16,6 +18,9 @@ STACKED = ("layer", "expert")
 """Axes that count arrays of the same kind."""
 QUERY_KEY = ("query", "key")
 """Projections that `qk_norm` applies to."""
+BALANCING_BIAS = "mlp.balancing_bias"
+"""Name in a layer of the experts' biases, which no gradient changes."""
+BALANCING_BIASES = f"{LAYERS}.{BALANCING_BIAS}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ def padded_vocab(vocab_size: int, parts: int) -> int:
 def parameters(model: Model, vocab: int) -> list[Parameter]:
     """Returns all parameters in the model's order; `vocab` is the padded vocabulary size.
 
-    Layers are stacked: dim 0 of every array under `layers` is the layer.
+    Layers are stacked: dim 0 of their arrays is the layer. The first layers can be a stack of
+    their own: see layer_stacks.py.
     """
     width = model.d_model
     first = [Parameter("embedding.table", (vocab, width), ("vocab", "embed"))]
@@ -64,15 +70,20 @@ def parameters(model: Model, vocab: int) -> list[Parameter]:
 
 
 def _layer_parameters(model: Model) -> list[Parameter]:
-    one_layer = [
-        *_norms("attention", model),
-        *_attention(model),
-        *_norms("mlp", model),
-        *(_mlp(model) if model.moe is None else _experts(model, model.moe)),
-    ]
     return [
-        Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
-        for one in one_layer
+        Parameter(f"{stack.name}.{one.name}", (stack.count, *one.shape), ("layer", *one.axes))
+        for stack in layer_stacks(model)
+        for one in _one_layer(stack.model)
+    ]
+
+
+def _one_layer(model: Model) -> list[Parameter]:
+    latent = model.latent_attention
+    return [
+        *_norms("attention", model),
+        *(_attention(model) if latent is None else _latent_attention(model, latent)),
+        *_norms("mlp", model),
+        *(_mlp("mlp", model, model.d_ff) if model.moe is None else _experts(model, model.moe)),
     ]
 
 
@@ -118,12 +129,42 @@ def _attention(model: Model) -> list[Parameter]:
     return found
 
 
-def _mlp(model: Model) -> list[Parameter]:
-    width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
+def _latent_attention(model: Model, latent: LatentAttention) -> list[Parameter]:
+    """Returns the parameters of latent attention.
+
+    A latent takes the place of the residual stream in the kernels that read it: its dim is their
+    `embed`, so that `fsdp` splits them, too.
+    """
+    width, heads = model.d_model, model.heads
+    of_head = ("embed", "heads", "head_dim")
+    if latent.query_rank is None:
+        whole = (width, heads, model.head_dim)
+        queries = [Parameter("attention.query.kernel", whole, of_head)]
+    else:
+        down, up = (width, latent.query_rank), (latent.query_rank, heads, model.head_dim)
+        queries = [
+            Parameter("attention.query_down.kernel", down, ("embed", "latent")),
+            *_norm("attention.query_norm", model, latent.query_rank),
+            Parameter("attention.query_up.kernel", up, of_head),
+        ]
+    down = (width, latent.rank + latent.rotary_dim)
+    up = (latent.rank, heads, latent.plain_dim + latent.value_dim)
+    out = (heads, latent.value_dim, width)
+    return [
+        *queries,
+        Parameter("attention.key_value_down.kernel", down, ("embed", "latent")),
+        *_norm("attention.key_value_norm", model, latent.rank),
+        Parameter("attention.key_value_up.kernel", up, of_head),
+        Parameter("attention.output.kernel", out, ("heads", "head_dim", "embed")),
+    ]
+
+
+def _mlp(name: str, model: Model, hidden: int) -> list[Parameter]:
+    width, bias = model.d_model, model.biases == "all"
     found = []
     for part in hidden_parts(model):
-        found += _projection(f"mlp.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
-    return found + _projection("mlp.down", (hidden, width), ("mlp", "embed"), bias=bias)
+        found += _projection(f"{name}.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
+    return found + _projection(f"{name}.down", (hidden, width), ("mlp", "embed"), bias=bias)
 
 
 def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
@@ -132,12 +173,14 @@ def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
     outward = ((count, hidden, width), ("expert", "mlp", "embed"))
     bias = model.biases == "all"
     found = _projection("mlp.router", (width, count), ("embed", "router"), bias=bias)
+    if experts.is_biased:
+        found.append(Parameter(BALANCING_BIAS, (count,), ("router",)))
     for part in (*hidden_parts(model), "down"):
         shape, axes = outward if part == "down" else inward
         found.append(Parameter(f"mlp.{part}.kernel", shape, axes))
         if bias:
             found.append(Parameter(f"mlp.{part}.bias", (count, shape[2]), ("expert", axes[2])))
-    return found
+    return found + (_mlp("mlp.shared", model, experts.shared * hidden) if experts.shared else [])
 
 
 def capacity(experts: MixtureOfExperts, length: int) -> int:

@@ -26,6 +26,7 @@ from trainer.contract.planning import (
     validation,
 )
 from trainer.contract.planning.chips import GPUS, TPUS
+from trainer.contract.planning.parameter_shapes import BALANCING_BIASES
 from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Dtype, Plan, World
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.storage.tokenizer_info import vocab_size
@@ -204,8 +205,12 @@ def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> 
 
 
 def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
-    """Returns a frozen parameter's plan. Norms stay float32: they compute in it, and are small."""
-    kept: Dtype = "float32" if "norm" in parameter.axes else dtype
+    """Returns a frozen parameter's plan. Norms and biases of experts stay float32.
+
+    They compute in it, and are small.
+    """
+    is_wide = "norm" in parameter.axes or parameter.name == BALANCING_BIASES
+    kept: Dtype = "float32" if is_wide else dtype
     plan = _array_plan(parameter, mesh)
     size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
     return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})

@@ -50,6 +50,7 @@ RULES: dict[str, str | None] = {
     "sequence": "context",
     "expert": "expert",
     "router": None,
+    "latent": None,
     "rank": None,
     "norm": None,
     # A stage of the pipeline computes its layers. No other axis splits them: they are scanned, and

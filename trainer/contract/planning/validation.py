@@ -11,7 +11,7 @@ from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.config.optimizer import Optimizer
-from trainer.contract.planning import sequence_chunks, sharding_rules
+from trainer.contract.planning import model_parts, sequence_chunks, sharding_rules
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import World
 from trainer.contract.storage.chat_template import chat_template
@@ -114,11 +114,12 @@ def _model(model: Model, seq_len: int) -> Problems:
         )
     yield from _positions(model, seq_len)
     yield from _windows(model)
-    if (experts := model.moe) and experts.top_k > experts.count:
-        yield (
-            "model.moe.top_k",
-            f"{experts.top_k} is more than the number of experts, {experts.count}",
-        )
+    if model.latent_attention:
+        yield from model_parts.latent_attention(model, model.latent_attention)
+    elif model.rope_scaling and model.rope_scaling.mscale is not None:
+        yield "model.rope_scaling.mscale", "applies only to latent_attention. Remove this key"
+    if model.moe:
+        yield from model_parts.experts(model, model.moe)
     if model.precision and model.moe and model.moe.capacity_factor is None:
         yield (
             "model.precision",
@@ -130,8 +131,11 @@ def _model(model: Model, seq_len: int) -> Problems:
 def _positions(model: Model, seq_len: int) -> Problems:
     rows = model.max_positions
     if model.positions == "rotary":
-        if model.head_dim % 2:
-            yield "model.head_dim", f"must be even for rotary positions, found {model.head_dim}"
+        key, width = "head_dim", model.head_dim
+        if latent := model.latent_attention:
+            key, width = "latent_attention.rotary_dim", latent.rotary_dim
+        if width % 2:
+            yield f"model.{key}", f"must be even for rotary positions, found {width}"
         if rows is not None:
             yield (
                 "model.max_positions",
@@ -343,6 +347,13 @@ def _stages(job: Job, stages: int) -> Problems:
         yield (
             "mesh.pipeline",
             f"found {stages}, but a custom model (model.module) has no stages. Remove this key",
+        )
+        return
+    if job.model.moe and (dense := job.model.moe.dense_layers):
+        yield (
+            "mesh.pipeline",
+            f"found {stages}, but the first {dense} layers have no experts "
+            "(model.moe.dense_layers), and all stages run the same program. Remove this key",
         )
         return
     layers, period = job.model.layers, job.model.layer_period

@@ -22,7 +22,10 @@ MODEL_KEYS = frozenset(
         "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
         "global_every", "local_rope_theta", "attention_sinks", "query_scale_dim", "norm_position",
         "qk_norm", "biases", "attn_logit_softcap", "mlp", "moe",
-        "moe.count", "moe.top_k", "moe.normalize_weights",
+        "moe.count", "moe.top_k", "moe.normalize_weights", "moe.scores", "moe.weight_scale",
+        "moe.groups", "moe.top_groups", "moe.shared", "moe.dense_layers", "moe.dense_d_ff",
+        "latent_attention", "latent_attention.rank", "latent_attention.query_rank",
+        "latent_attention.plain_dim", "latent_attention.rotary_dim", "latent_attention.value_dim",
         "scale_embeddings", "final_logit_softcap",
     )
 ) | {"model", "data.tokenizer", "data.tokenizer.train", "data.eos_token"}  # fmt: skip
@@ -53,7 +56,7 @@ SILENT = (
 PARAMS = "params."
 """Prefix of the names of trained parameters in a checkpoint."""
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
-EMA_KEY = "optimizer.ema_decay"
+EMA_KEY, BIAS_KEY = "optimizer.ema_decay", "model.moe.bias_update_rate"
 ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
 SHOWN_OF_HASH = 12
 """Characters of a hash that are printed."""
@@ -83,7 +86,7 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
                 f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
                 f"another version of `tokenizers`; its checkpoint contains it as {TOKENIZER}"
             )
-        elif key in MODEL_KEYS:
+        elif key in MODEL_KEYS or (key == BIAS_KEY and None in (saved, now)):
             errors.append(f"{change}: the weights of step {about.step} belong to another model")
         elif key in OPTIMIZER_KEYS:
             errors.append(
