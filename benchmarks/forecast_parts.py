@@ -19,13 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.published_table import PARTS
-from trainer.contract.estimates.forecast import COLLECTIVES, HOST
+from benchmarks.published_table import PARTS, part_cell
+from trainer.contract.estimates.forecast import HOST
 from trainer.contract.planning import accelerators
 
 ROUNDING = 0.001
 """Largest difference between the parts and the step, as a share of the step."""
-OVER = COLLECTIVES.format("")
 JOB = """\
 name: parts
 steps: 1000
@@ -115,41 +114,23 @@ def difference(found: Mapping[str, Any]) -> float:
     """Returns the parts in the columns, less the time of a step, as a share of the step."""
     parts = found["forecast"]["parts"]
     step_s = found["schedule"]["device_s"] + parts[HOST]
-    shown = [sum(_column(start, parts).values()) for start in PARTS.values()]
+    shown = [seconds for name, seconds in parts.items() if name.startswith(tuple(PARTS.values()))]
     return sum(shown) / step_s - 1
 
 
 def cells(case: Case, found: Mapping[str, Any]) -> list[str]:
     """Returns the cells of a row."""
     forecast = found["forecast"]
-    columns = [(start, _column(start, forecast["parts"])) for start in PARTS.values()]
     return [
         case.preset,
         f"{case.slices} x {case.accelerator}" if case.slices > 1 else case.accelerator,
         f"{case.rows_per_device} x {case.seq_len:,}",
         f"{forecast['step_time_s']:.3f}",
-        *(_by_axis(column) if start == OVER else _sum(column) for start, column in columns),
+        *(part_cell(start, forecast["parts"]) for start in PARTS.values()),
         f"{100 * difference(found):+.3f} %",
         f"{forecast['tokens_per_s_per_device']:,.0f}",
         f"{100 * forecast['mfu']:.1f} %",
     ]
-
-
-def _column(start: str, parts: Mapping[str, float]) -> dict[str, float]:
-    """Returns the parts of a column, by the rest of their names."""
-    return {
-        name.removeprefix(start): seconds
-        for name, seconds in parts.items()
-        if name.startswith(start)
-    }
-
-
-def _sum(column: Mapping[str, float]) -> str:
-    return f"{sum(column.values()):.3f}"
-
-
-def _by_axis(column: Mapping[str, float]) -> str:
-    return ", ".join(f"{axis} {seconds:.3f}" for axis, seconds in column.items()) or "0.000"
 
 
 def _line(row: list[str]) -> str:
