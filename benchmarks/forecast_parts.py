@@ -69,7 +69,7 @@ CASES = {
     "llama3-70b-v7x-128": Case("llama3-70b", "v7x-128", 1, 4096),
 }
 HEAD = [
-    "preset", "cluster", "rows x positions per device", "step", *PARTS, "sum less step",
+    "preset", "cluster", "rows x positions per device", "step", *PARTS, "difference",
     "tokens/s per device", "MFU",
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def cells(case: Case, found: Mapping[str, Any]) -> list[str]:
         f"{case.rows_per_device} x {case.seq_len:,}",
         f"{forecast['step_time_s']:.3f}",
         *(part_cell(start, forecast["parts"]) for start in PARTS.values()),
-        f"{100 * difference(found):+.3f} %",
+        f"{100 * abs(difference(found)):.3f} %",
         f"{forecast['tokens_per_s_per_device']:,.0f}",
         f"{100 * forecast['mfu']:.1f} %",
     ]

@@ -8,6 +8,8 @@ choices of a token are a leading dim. Next to D they would be padded to the tile
 two choices take the room of eight.
 """
 
+from collections.abc import Iterable
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -38,7 +40,8 @@ def _dispatch(x_xTD: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
 
 
 def _dispatch_gradient(routing: Routing, gradient_xQD: jax.Array) -> tuple[jax.Array, None]:
-    return jnp.sum(_of_choices(gradient_xQD, routing), axis=-3), None
+    chosen = jnp.unstack(_of_choices(gradient_xQD, routing), axis=-3)
+    return _sum(chosen).astype(gradient_xQD.dtype), None
 
 
 dispatch.defvjp(_dispatch, _dispatch_gradient)
@@ -47,9 +50,11 @@ dispatch.defvjp(_dispatch, _dispatch_gradient)
 @jax.custom_vjp
 def combine(x_xQD: jax.Array, weights_xTk: jax.Array, routing: Routing) -> jax.Array:
     """Returns the weighted sum of each token's slots (..., T, D). Choices without one are zeros."""
-    chosen_xkTD = _of_choices(x_xQD, routing).astype(jnp.float32)
-    weights_xkT1 = jnp.swapaxes(weights_xTk, -1, -2)[..., None].astype(jnp.float32)
-    return jnp.sum(chosen_xkTD * weights_xkT1, axis=-3).astype(x_xQD.dtype)
+    chosen = jnp.unstack(_of_choices(x_xQD, routing), axis=-3)
+    weights = jnp.unstack(weights_xTk.astype(jnp.float32)[..., None, :], axis=-1)
+    return _sum(x_xTD * w_xT1 for x_xTD, w_xT1 in zip(chosen, weights, strict=True)).astype(
+        x_xQD.dtype
+    )
 
 
 _Residuals = tuple[jax.Array, jax.Array, Routing]
@@ -88,6 +93,14 @@ def _of_choices(x_xQD: jax.Array, routing: Routing) -> jax.Array:
     slot_xkT, is_kept_xkT = (jnp.swapaxes(x, -1, -2) for x in (routing.slot, routing.is_kept))
     rows_xND = _rows(x_xQD, slot_xkT.reshape(*slot_xkT.shape[:-2], -1))
     return jnp.where(is_kept_xkT[..., None], rows_xND.reshape(*slot_xkT.shape, -1), 0)
+
+
+def _sum(arrays: Iterable[jax.Array]) -> jax.Array:
+    """Adds arrays in float32.
+
+    By its compiler's estimates, a TPU reduces a leading dim ten times more slowly than it adds.
+    """
+    return reduce(jnp.add, (x.astype(jnp.float32) for x in arrays))
 
 
 def _rows(x_xxD: jax.Array, numbers_xx: jax.Array) -> jax.Array:
