@@ -47,8 +47,8 @@ FLOPs. The fastest job is one that
 either job is above the measurement. All figures of Slipway are computed; no row was run on TPUs.
 """
 PARTS_HEAD = """\
-Seconds of a step, which add up to the last column. Collectives and copies count as far as the core
-waits for them.
+Seconds of a step. The parts add up to the step. Collectives, by mesh axis, and copies count as far
+as the core waits for them. Tokens are per second and JAX device.
 """
 GAPS_HEAD = """\
 Rows that are not ahead, by the faster one of their two jobs: seconds of the forecast step and of
@@ -136,17 +136,30 @@ def _cell(speed: float | None, error: float | None, alike: float | None) -> str:
 
 
 def _parts_table(compared: Sequence[Comparison]) -> str:
-    lines = [f"| row | {' | '.join(PARTS)} | step |", f"|---|{'---|' * (len(PARTS) + 1)}"]
+    head = ["row", *PARTS, "step", "tokens/s", "MFU"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for c in [one for both in compared for one in (both, both.best) if one]:
         if c.result is None or c.result.forecast is None:
             continue
-        sums = [
-            sum(seconds for name, seconds in c.result.parts.items() if name.startswith(start))
-            for start in PARTS.values()
-        ]
-        cells = " | ".join(f"{seconds:.3f}" for seconds in [*sums, c.result.step_time_s])
-        lines.append(f"| {c.row.id} | {cells} |")
-    return "\n".join(lines) + "\n"
+        found = c.result.forecast
+        columns = [part_cell(start, c.result.parts) for start in PARTS.values()]
+        speed = f"{found['tokens_per_s_per_device']:,.0f} | {found['mfu']:.1%}"
+        lines.append(
+            f"| {c.row.id} | {' | '.join(columns)} | {c.result.step_time_s:.3f} | {speed} |"
+        )
+    return _spaced("\n".join(lines)) + "\n"
+
+
+def part_cell(start: str, parts: Mapping[str, float]) -> str:
+    """Returns the seconds of the parts whose names begin with `start`; collectives by axis."""
+    found = {
+        name.removeprefix(start): seconds
+        for name, seconds in parts.items()
+        if name.startswith(start)
+    }
+    if start == PARTS["collectives"]:
+        return ", ".join(f"{axis} {seconds:.3f}" for axis, seconds in found.items()) or "0.000"
+    return f"{sum(found.values()):.3f}"
 
 
 def _gaps_table(compared: Sequence[Comparison]) -> str:

@@ -19,7 +19,7 @@ from trainer.model import moe_dropless, quantized
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
 from trainer.model.mlp import ACTIVATIONS, MLP
-from trainer.model.moe_dropless import LookUp, taken
+from trainer.model.moe_routing import Routing, combine, dispatch
 from trainer.model.routing import Balance, choose
 from trainer.model.sharding import constrain, gathered, rows_are_split
 
@@ -86,17 +86,11 @@ class MoE(nnx.Module):
         self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
     ) -> jax.Array:
         slots = capacity(self.settings, x_BSD.shape[1])
-        experts_BN = experts_BSk.reshape(len(x_BSD), -1)
-        of_slots, of_choices = _gathers(experts_BN, self.settings.count, slots)
-
-        repeated_BND = jnp.repeat(x_BSD, self.settings.top_k, axis=1)
-        slotted_BQD = taken(constrain(repeated_BND, "batch", None, None), of_slots, of_choices)
+        routing = _routing(experts_BSk, self.settings.count, slots)
+        slotted_BQD = dispatch(constrain(x_BSD, "batch", None, None), routing)
         slotted_BECD = slotted_BQD.reshape(len(x_BSD), -1, slots, x_BSD.shape[-1])
         fed_BECD = _exchanged(self._apply_experts(_exchanged(slotted_BECD, *BY_EXPERTS)), *BY_ROWS)
-        back_BND = taken(fed_BECD.reshape(slotted_BQD.shape), of_choices, of_slots)
-
-        back_BSkD = back_BND.reshape(*weights_BSk.shape, -1)
-        mixed_BSD = jnp.einsum("bskd,bsk->bsd", back_BSkD, weights_BSk)
+        mixed_BSD = combine(fed_BECD.reshape(slotted_BQD.shape), weights_BSk, routing)
         return constrain(mixed_BSD, "batch", None, None)
 
     def _apply_experts(self, x_BECD: jax.Array) -> jax.Array:
@@ -144,12 +138,13 @@ class _Kernel(nnx.Module):
         return moe_dropless.Matrices(self.kernel[...].astype(dtype), bias)
 
 
-def _gathers(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, LookUp]:
-    """Returns the choice of each slot (B, Q), and the slot of each choice (B, N).
+def _routing(experts_BSk: jax.Array, count: int, slots: int) -> Routing:
+    """Returns which slots serve which choices of a sequence.
 
     Earlier choices get slots first. A choice beyond its expert's capacity gets none: the token
     skips that expert.
     """
+    experts_BN = experts_BSk.reshape(len(experts_BSk), -1)
     chosen_BNE = experts_BN[:, :, None] == jnp.arange(count)
     counts_BE = jnp.sum(chosen_BNE, axis=1)
     first_BE = jnp.cumsum(counts_BE, axis=1) - counts_BE
@@ -158,13 +153,15 @@ def _gathers(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, Loo
     rank_BN = jnp.argsort(order_BN, axis=1)
     number_BN = rank_BN - jnp.take_along_axis(first_BE, experts_BN, axis=1)
     is_kept_BN = number_BN < slots
-    of_choices = LookUp(jnp.where(is_kept_BN, experts_BN * slots + number_BN, 0), is_kept_BN)
+    slot_BN = jnp.where(is_kept_BN, experts_BN * slots + number_BN, 0)
 
     slots_C = jnp.arange(slots)
     is_taken_BEC = slots_C < counts_BE[:, :, None]
     ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + slots_C, 0)
     is_taken_BQ, ranked_BQ = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
-    return LookUp(jnp.take_along_axis(order_BN, ranked_BQ, axis=1), is_taken_BQ), of_choices
+    slot_BSk, is_kept_BSk = (x.reshape(experts_BSk.shape) for x in (slot_BN, is_kept_BN))
+    choice_BQ = jnp.take_along_axis(order_BN, ranked_BQ, axis=1)
+    return Routing(choice_BQ, is_taken_BQ, slot_BSk, is_kept_BSk)
 
 
 def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:

@@ -19,40 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from trainer.model.moe_routing import Routing, combine, dispatch
 from trainer.model.sharding import spec
-
-
-class LookUp(NamedTuple):
-    """Source row of each output row; both arrays are (..., rows)."""
-
-    row: jax.Array
-    is_there: jax.Array
-    """Whether the output row has a source; without one it is zeros."""
-
-
-@jax.custom_vjp
-def taken(x: jax.Array, look_up: LookUp, back: LookUp) -> jax.Array:
-    """Returns the rows of `x` (..., rows, D) that `look_up` selects.
-
-    The gradient is a gather by `back`, its inverse. JAX's own gradient adds rows one by one.
-    """
-    rows = jnp.take_along_axis(x, look_up.row[..., None], axis=-2)
-    return jnp.where(look_up.is_there[..., None], rows, 0)
-
-
-def _forward(
-    x: jax.Array, look_up: LookUp, back: LookUp
-) -> tuple[jax.Array, tuple[LookUp, LookUp]]:
-    return taken(x, look_up, back), (look_up, back)
-
-
-def _backward(look_ups: tuple[LookUp, LookUp], gradient: jax.Array) -> tuple[jax.Array, None, None]:
-    look_up, back = look_ups
-    return taken(gradient, back, look_up), None, None
-
-
-taken.defvjp(_forward, _backward)
-
 
 INWARD, OUTWARD = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
 Activation = Callable[..., jax.Array]
@@ -112,21 +80,21 @@ def _moe_of_device(
     if embed:
         inward = [_gathered(matrices, embed, 1) for matrices in inward]
         outward = _gathered(outward, embed, 2)
+    if mlp:
+        # Each device along `mlp` has a part of the outputs, and so of the gradient of the weights.
+        weights_BSk = jax.lax.pcast(weights_BSk, mlp, to="varying")
     if mlp and outward.bias is not None:
-        # The outputs of the devices along `mlp` are summed: one of them adds the bias.
+        # The outputs are summed: one of the devices adds the bias.
         first_one = jax.lax.axis_index(mlp) == 0
         outward = outward._replace(bias=jnp.where(first_one, outward.bias, 0))
 
     count, top_k = len(outward.kernel), experts_BSk.shape[-1]
     first = jax.lax.axis_index(expert) * count if expert else 0
-    sizes_E, groups, choices = _groups(experts_BSk.reshape(-1) - first, count)
-    rows_ND = jnp.repeat(x_BSD.reshape(-1, x_BSD.shape[-1]), top_k, axis=0)
-    grouped_ND = taken(rows_ND, groups, choices)
+    sizes_E, routing = _groups(experts_BSk.reshape(-1, top_k) - first, count)
+    grouped_ND = dispatch(x_BSD.reshape(-1, x_BSD.shape[-1]), routing)
     hidden_NF = activation(*(_product(grouped_ND, matrices, sizes_E) for matrices in inward))
-    fed_ND = taken(_product(hidden_NF, outward, sizes_E), choices, groups)
-
-    fed_BSkD = fed_ND.reshape(*experts_BSk.shape, -1)
-    mixed_BSD = jnp.einsum("bskd,bsk->bsd", fed_BSkD, weights_BSk)
+    fed_ND = _product(hidden_NF, outward, sizes_E)
+    mixed_BSD = combine(fed_ND, weights_BSk.reshape(-1, top_k), routing).reshape(x_BSD.shape)
     if mlp:
         mixed_BSD = jax.lax.psum(mixed_BSD, mlp)
     return jax.lax.psum_scatter(mixed_BSD, expert, tiled=True) if expert else mixed_BSD
@@ -151,14 +119,14 @@ def _product(rows_Nx: jax.Array, matrices: Matrices, sizes_E: jax.Array) -> jax.
     return product + matrices.bias.at[experts_N].get(indices_are_sorted=True)
 
 
-def _groups(experts_N: jax.Array, count: int) -> tuple[jax.Array, LookUp, LookUp]:
-    """Returns the row counts of `count` experts, the choice of each row, and the inverse.
+def _groups(experts_Tk: jax.Array, count: int) -> tuple[jax.Array, Routing]:
+    """Returns the row counts of `count` experts, and the rows of the choices.
 
     Rows are sorted by expert. Choices of experts on other devices come last, as zeros.
     """
-    is_own_N = (experts_N >= 0) & (experts_N < count)
-    experts_N = jnp.where(is_own_N, experts_N, count)
+    is_own_Tk = (experts_Tk >= 0) & (experts_Tk < count)
+    experts_N = jnp.where(is_own_Tk, experts_Tk, count).reshape(-1)
     sizes_E = jnp.sum(experts_N[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
     order_N = jnp.argsort(experts_N, stable=True)
-    groups = LookUp(order_N, is_own_N[order_N])
-    return sizes_E, groups, LookUp(jnp.argsort(order_N), is_own_N)
+    row_Tk = jnp.argsort(order_N).reshape(experts_Tk.shape)
+    return sizes_E, Routing(order_N, is_own_Tk.reshape(-1)[order_N], row_Tk, is_own_Tk)

@@ -11,6 +11,14 @@ from typing import Any
 
 import pytest
 
+from trainer.analysis.forecast.timeline import CORE
+from trainer.contract.estimates.forecast import (
+    ATTENTION,
+    COLLECTIVES,
+    HOST,
+    MATRIX_PRODUCTS,
+    OTHER_FUSIONS,
+)
 from trainer.contract.planning.chips import GiB
 
 pytestmark = pytest.mark.tpu_compiler
@@ -45,6 +53,9 @@ def test_forecast_follows_the_compiled_schedule(fitting: dict[str, Any]) -> None
     assert forecast["basis"] == "compiled schedule"
     assert sum(forecast["parts"].values()) == pytest.approx(forecast["step_time_s"])
     assert forecast["step_time_s"] == pytest.approx(fitting["schedule"]["device_s"])
+    # What the core does is followed apart from what the step waits for: here nothing else counts.
+    work = sum(forecast["parts"][name] for name in (MATRIX_PRODUCTS, ATTENTION, OTHER_FUSIONS))
+    assert work == pytest.approx(fitting["schedule"]["busy"][CORE])
     # With 128 tokens the step waits for HBM, which its fusions read more often than they must.
     assert bounds["step_s"] < forecast["step_time_s"] < 5 * bounds["step_s"]
     assert 0 < forecast["parts"]["matrix products"] < forecast["step_time_s"]
@@ -87,9 +98,14 @@ def test_what_is_a_little_too_large_is_refused_as_a_little_too_large(tmp_path: P
 def test_two_slices_of_it_are_compiled_as_one_program(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text("{accelerator: v4-16, slices: 2, provider: {kind: gcp}}")
     words = ["data.global_batch=16", "model.layers=1", "mesh.tensor=2"]
-    result = compiled(tmp_path, "-c", "two.yaml", *words)
+    result = compiled(tmp_path, "-c", "two.yaml", *words, "-o", "json")
     assert result.returncode == 0, result.stderr
-    assert "fits: needs" in result.stdout
+    found = json.loads(result.stdout)
+    assert found["fits"]
+    parts, schedule = found["forecast"]["parts"], found["schedule"]
+    assert {COLLECTIVES.format(axis) for axis in ("data", "tensor")} <= {*parts}
+    assert sum(parts.values()) == pytest.approx(schedule["device_s"] + parts[HOST])
+    assert max(schedule["busy"].values()) <= schedule["device_s"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from benchmarks.published_rows import (
     plan,
     published_speed,
 )
-from benchmarks.published_table import PAGE, page
+from benchmarks.published_table import PAGE, PARTS, page, part_cell
 from launcher.planning.planner import TrainingLaunch
 from trainer.contract.estimates.forecast import ATTENTION, MATRIX_PRODUCTS
 from trainer.contract.planning import accelerators
@@ -140,11 +140,21 @@ def test_the_page_has_the_parts_of_each_forecast(part: str) -> None:
     assert part in PAGE.read_text()
 
 
-def test_the_parts_of_every_forecast_add_up_to_its_step() -> None:
+def test_the_columns_of_every_forecast_add_up_to_its_step() -> None:
     found = [result for result in stored().values() if result.forecast]
     assert len(found) >= FEWEST_FORECASTS
     for result in found:
-        assert sum(result.parts.values()) == pytest.approx(result.step_time_s)
+        sums = [
+            sum(seconds for name, seconds in result.parts.items() if name.startswith(start))
+            for start in PARTS.values()
+        ]
+        assert sum(sums) == pytest.approx(result.step_time_s)
+
+
+def test_collectives_are_shown_by_axis_and_other_parts_as_their_sum() -> None:
+    parts = {"collectives over fsdp": 0.25, "collectives over data": 0.5, "waits for copies": 1.0}
+    shown = [part_cell(PARTS[name], parts) for name in ("collectives", "copies", "attention")]
+    assert shown == ["fsdp 0.250, data 0.500", "1.000", "0.000"]
 
 
 @pytest.mark.parametrize("half", ["calibrate", "test"])
