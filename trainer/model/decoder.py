@@ -24,8 +24,8 @@ from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
+from trainer.model.moe_routing import Balance
 from trainer.model.pipeline import through_stages
-from trainer.model.routing import Balance
 from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue

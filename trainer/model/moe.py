@@ -19,8 +19,8 @@ from trainer.model import moe_dropless, quantized
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
 from trainer.model.mlp import ACTIVATIONS, MLP
-from trainer.model.moe_routing import Routing, combine, dispatch
-from trainer.model.routing import Balance, choose
+from trainer.model.moe_dispatch import Routing, combine, dispatch
+from trainer.model.moe_routing import Balance, choose
 from trainer.model.sharding import constrain, gathered, rows_are_split
 
 BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
@@ -31,7 +31,7 @@ tokens of its experts from more rows."""
 class MoE(nnx.Module):
     """A mixture of experts that replaces the feed-forward part of a layer.
 
-    Maps (B, S, D) to (B, S, D). Each token uses `top_k` experts, which routing.py chooses and
+    Maps (B, S, D) to (B, S, D). Each token uses `top_k` experts, which moe_routing.py chooses and
     weights, and all shared experts, which are one MLP. With `capacity_factor`, an expert takes at
     most C tokens of a sequence; later tokens skip it.
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from trainer.model.moe_routing import Routing, combine, dispatch
+from trainer.model.moe_dispatch import Routing, combine, dispatch
 from trainer.model.sharding import spec
 
 INWARD, OUTWARD = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")

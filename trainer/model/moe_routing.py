@@ -1,108 +1,100 @@
-"""Moves tokens to the slots of their experts and back, by gathers alone in both passes.
+"""The choice of experts: which ones a token uses, with which weights.
 
-The letters of dims are those of trainer/model/__init__.py. T are the tokens that choose, and Q the
-slots that they choose among.
-
-The gradient of each move is the other one: JAX's own gradient of a gather adds rows one by one. The
-choices of a token are a leading dim. Next to D they would be padded to the tiles of a TPU, in which
-two choices take the room of eight.
+The letters of dims are those of trainer/model/__init__.py.
 """
 
-from collections.abc import Iterable
-from functools import reduce
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-
-class Routing(NamedTuple):
-    """The choice that each slot serves, and its inverse, the slot of each choice."""
-
-    choice: jax.Array
-    """(..., Q). Choice i of token t has the number t k + i."""
-    is_taken: jax.Array
-    """(..., Q): whether the slot serves a choice."""
-    slot: jax.Array
-    """(..., T, k)"""
-    is_kept: jax.Array
-    """(..., T, k): whether the choice has a slot."""
+from trainer.contract.config.model_parts import MixtureOfExperts
 
 
-@jax.custom_vjp
-def dispatch(x_xTD: jax.Array, routing: Routing) -> jax.Array:
-    """Returns the token of each slot (..., Q, D). Slots without one are zeros."""
-    return jnp.where(routing.is_taken[..., None], _of_tokens(x_xTD, routing), 0)
+class Balance(NamedTuple):
+    """How evenly the experts are used: of a layer, or of all layers."""
+
+    loss: jax.Array
+    """Load-balancing loss of each sequence (B,), 1 when the experts are used evenly."""
+    load: jax.Array | None
+    """Number of choices of each expert, the last dim; None without biases that balance them."""
 
 
-def _dispatch(x_xTD: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    return dispatch(x_xTD, routing), routing
+class Choices(NamedTuple):
+    """The experts of each token, (B, S, k)."""
+
+    experts: jax.Array
+    weights: jax.Array
+    """In float32."""
+    balance: Balance
+    """Its load is (B, E)."""
 
 
-def _dispatch_gradient(routing: Routing, gradient_xQD: jax.Array) -> tuple[jax.Array, None]:
-    chosen = jnp.unstack(_of_choices(gradient_xQD, routing), axis=-3)
-    return _sum(chosen).astype(gradient_xQD.dtype), None
+def choose(settings: MixtureOfExperts, logits_BSE: jax.Array, bias_E: jax.Array | None) -> Choices:
+    """Chooses the `top_k` experts with the largest scores, from the best groups of experts.
 
+    `bias_E` is added to the scores for the choice only.
 
-dispatch.defvjp(_dispatch, _dispatch_gradient)
-
-
-@jax.custom_vjp
-def combine(x_xQD: jax.Array, weights_xTk: jax.Array, routing: Routing) -> jax.Array:
-    """Returns the weighted sum of each token's slots (..., T, D). Choices without one are zeros."""
-    chosen = jnp.unstack(_of_choices(x_xQD, routing), axis=-3)
-    weights = jnp.unstack(weights_xTk.astype(jnp.float32)[..., None, :], axis=-1)
-    return _sum(x_xTD * w_xT1 for x_xTD, w_xT1 in zip(chosen, weights, strict=True)).astype(
-        x_xQD.dtype
-    )
-
-
-_Residuals = tuple[jax.Array, jax.Array, Routing]
-
-
-def _combine(
-    x_xQD: jax.Array, weights_xTk: jax.Array, routing: Routing
-) -> tuple[jax.Array, _Residuals]:
-    return combine(x_xQD, weights_xTk, routing), (x_xQD, weights_xTk, routing)
-
-
-def _combine_gradient(
-    residuals: _Residuals, gradient_xTD: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    x_xQD, weights_xTk, routing = residuals
-    weights_xN = weights_xTk.reshape(*weights_xTk.shape[:-2], -1)
-    weights_xQ = jnp.where(routing.is_taken, jnp.take_along_axis(weights_xN, routing.choice, -1), 0)
-    of_slots_xQD = _of_tokens(gradient_xTD, routing) * weights_xQ[..., None]
-
-    chosen_xkTD = _of_choices(x_xQD, routing).astype(jnp.float32)
-    of_weights_xkT = jnp.sum(chosen_xkTD * gradient_xTD[..., None, :, :].astype(jnp.float32), -1)
-    of_weights_xTk = jnp.swapaxes(of_weights_xkT, -1, -2).astype(weights_xTk.dtype)
-    return of_slots_xQD, of_weights_xTk, None
-
-
-combine.defvjp(_combine, _combine_gradient)
-
-
-def _of_tokens(x_xTD: jax.Array, routing: Routing) -> jax.Array:
-    """Returns the row of the token that each slot serves, (..., Q, D)."""
-    return _rows(x_xTD, routing.choice // routing.slot.shape[-1])
-
-
-def _of_choices(x_xQD: jax.Array, routing: Routing) -> jax.Array:
-    """Returns the row in the slot of each choice, (..., k, T, D)."""
-    slot_xkT, is_kept_xkT = (jnp.swapaxes(x, -1, -2) for x in (routing.slot, routing.is_kept))
-    rows_xND = _rows(x_xQD, slot_xkT.reshape(*slot_xkT.shape[:-2], -1))
-    return jnp.where(is_kept_xkT[..., None], rows_xND.reshape(*slot_xkT.shape, -1), 0)
-
-
-def _sum(arrays: Iterable[jax.Array]) -> jax.Array:
-    """Adds arrays in float32.
-
-    By its compiler's estimates, a TPU reduces a leading dim ten times more slowly than it adds.
+    References:
+        Groups: DeepSeek-V2, section 2.2.2, https://arxiv.org/abs/2405.04434
+        Sigmoid and biases: DeepSeek-V3, section 2.1.2, https://arxiv.org/abs/2412.19437
     """
-    return reduce(jnp.add, (x.astype(jnp.float32) for x in arrays))
+    # A softmax has the order of its logits.
+    scores_BSE = jax.nn.sigmoid(logits_BSE) if settings.scores == "sigmoid" else logits_BSE
+    ranked_BSE = scores_BSE if bias_E is None else scores_BSE + jax.lax.stop_gradient(bias_E)
+    if settings.groups > 1:
+        ranked_BSE = _in_best_groups(settings, ranked_BSE)
+    chosen_BSk, experts_BSk = jax.lax.top_k(ranked_BSE, settings.top_k)
+    if bias_E is not None:
+        chosen_BSk = jnp.take_along_axis(scores_BSE, experts_BSk, axis=-1)
+    weights_BSk = settings.weight_scale * _weights(settings, chosen_BSk, logits_BSE)
+    experts_BN = experts_BSk.reshape(len(experts_BSk), -1)
+    loss_B = _load_balance_loss(settings, logits_BSE, experts_BN)
+    load_BE = None if bias_E is None else jnp.sum(_is_chosen(settings, experts_BN), axis=1)
+    return Choices(experts_BSk, weights_BSk, Balance(loss_B, load_BE))
 
 
-def _rows(x_xxD: jax.Array, numbers_xx: jax.Array) -> jax.Array:
-    """Returns rows of `x` by number. All numbers are in bounds."""
-    return jnp.take_along_axis(x_xxD, numbers_xx[..., None], axis=-2, mode="promise_in_bounds")
+def _in_best_groups(settings: MixtureOfExperts, ranked_BSE: jax.Array) -> jax.Array:
+    """Returns the scores of experts in the `top_groups` best groups, and -inf for the others."""
+    groups_BSJe = ranked_BSE.reshape(*ranked_BSE.shape[:2], settings.groups, -1)
+    counted = 2 if settings.scores == "sigmoid" else 1
+    best_BSJe, _ = jax.lax.top_k(groups_BSJe, counted)
+    _, chosen_BSj = jax.lax.top_k(jnp.sum(best_BSJe, axis=-1), settings.top_groups)
+    is_best_BSJ = jnp.any(chosen_BSj[..., None] == jnp.arange(settings.groups), axis=2)
+    return jnp.where(is_best_BSJ[..., None], groups_BSJe, -jnp.inf).reshape(ranked_BSE.shape)
+
+
+def _weights(settings: MixtureOfExperts, chosen_BSk: jax.Array, logits_BSE: jax.Array) -> jax.Array:
+    if settings.scores == "sigmoid":
+        if not settings.normalize_weights:
+            return chosen_BSk
+        return chosen_BSk / jnp.sum(chosen_BSk, axis=-1, keepdims=True)
+    if settings.normalize_weights:
+        return jax.nn.softmax(chosen_BSk, axis=-1)
+    return jnp.exp(chosen_BSk - jax.nn.logsumexp(logits_BSE, -1, keepdims=True))
+
+
+def _load_balance_loss(
+    settings: MixtureOfExperts, logits_BSE: jax.Array, experts_BN: jax.Array
+) -> jax.Array:
+    """Returns the load-balancing loss of each sequence (B,), 1 when the experts are used evenly.
+
+    It is E times the sum over experts of share of choices times mean probability, for one sequence.
+
+    References:
+        Switch Transformers, equation 4, over a batch and with one choice per token:
+        https://arxiv.org/abs/2101.03961
+        Of sigmoids: DeepSeek-V3, equations 17 to 20, https://arxiv.org/abs/2412.19437
+    """
+    share_BE = jnp.mean(_is_chosen(settings, experts_BN), axis=1)
+    if settings.scores == "sigmoid":
+        scores_BSE = jax.nn.sigmoid(logits_BSE)
+        probability_BSE = scores_BSE / jnp.sum(scores_BSE, axis=-1, keepdims=True)
+    else:
+        probability_BSE = jax.nn.softmax(logits_BSE, axis=-1)
+    return settings.count * jnp.sum(share_BE * jnp.mean(probability_BSE, axis=1), axis=-1)
+
+
+def _is_chosen(settings: MixtureOfExperts, experts_BN: jax.Array) -> jax.Array:
+    """Returns 1 for the expert of each choice and 0 for the others, float32 (B, N, E)."""
+    return (experts_BN[:, :, None] == jnp.arange(settings.count)).astype(jnp.float32)

@@ -15,7 +15,7 @@ from trainer.contract.estimates.memory import LOGIT_BYTES
 from trainer.data.packing import Batch
 from trainer.model import Decoder
 from trainer.model.custom import custom_losses
-from trainer.model.routing import Balance
+from trainer.model.moe_routing import Balance
 from trainer.model.sharding import constrain, row_shards, token_shards
 
 Rest = tuple[jax.Array, jax.Array]

@@ -12,7 +12,7 @@ from tests.support.sampling import sampled
 from tests.support.saves import Kept
 from trainer.contract.config.model_parts import MixtureOfExperts
 from trainer.contract.planning.parameter_shapes import BALANCING_BIASES
-from trainer.model.routing import choose
+from trainer.model.moe_routing import choose
 from trainer.step.expert_biases import balanced
 
 MODEL = FAMILIES["deepseek_v3"]
