@@ -4,6 +4,8 @@ Simulated hosts share the cores of one machine: if each of them compiled the sam
 on four hosts would compile it four times. Programs pass through JAX's coordination service.
 """
 
+from typing import Any
+
 import jax
 
 from trainer.contract.config.job import Deadlines
@@ -15,9 +17,9 @@ PREFIX = "slipway/programs/"
 class ProgramExchange:
     """Sends programs from process 0, and receives them on the others."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        """Is for a process that is connected to the others. `deadlines` limit the waits."""
-        self._client = jax_distributed.global_state.client
+    def __init__(self, client: Any, deadlines: Deadlines) -> None:
+        """`client` is that of JAX's coordination service. `deadlines` limit the waits."""
+        self._client = client
         self._limit_s = deadlines.compile_s
         self.sends = jax.process_index() == 0
 
@@ -43,4 +45,7 @@ class ProgramExchange:
 
 def for_attempt(deadlines: Deadlines, *, on_cpu: bool) -> ProgramExchange | None:
     """Returns the exchange of an attempt with several processes on CPU, else None."""
-    return ProgramExchange(deadlines) if on_cpu and jax.process_count() > 1 else None
+    client = jax_distributed.global_state.client
+    if client is None or not on_cpu:
+        return None
+    return ProgramExchange(client, deadlines)

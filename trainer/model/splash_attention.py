@@ -17,7 +17,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer.contract.planning import sharding_rules
-from trainer.contract.planning.planner import TPU_LANES
+from trainer.contract.planning.attention import TPU_LANES
 from trainer.data.packing import in_order_of_chunks
 from trainer.model.attention_kernels import KERNEL_RESULT
 
