@@ -82,7 +82,7 @@ def test_a_run_gets_them_and_they_end_with_it(
     assert len(waiting) == WORLD.processes
     agents = agents_of(loan, hosts, tmp_path)
     assert ids(agents) == ids(waiting)
-    assert all(map(has_ended, agents.values()))
+    wait_until(lambda: all(map(has_ended, agents.values())), 10.0)
 
 
 @pytest.mark.parametrize("count", [1, 2])
