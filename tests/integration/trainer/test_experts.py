@@ -126,7 +126,8 @@ def test_a_sequence_does_not_depend_on_those_beside_it(x_BSD):
 def test_unevenness_is_1_for_equal_experts_and_higher_for_one_with_all(x_BSD):
     module = experts_of(model_of(top_k=1))
     module.router.kernel[...] = jnp.zeros((32, EXPERTS))
-    np.testing.assert_allclose(module(x_BSD)[1].loss, 1.0)  # equal probabilities, whoever is chosen
+    # All experts have the same probability, so it does not matter which one is chosen.
+    np.testing.assert_allclose(module(x_BSD)[1].loss, 1.0)
     module.router.kernel[...] = jnp.zeros((32, EXPERTS)).at[:, 0].set(50.0)
     np.testing.assert_allclose(module(jnp.abs(x_BSD))[1].loss, EXPERTS, rtol=1e-4)
 

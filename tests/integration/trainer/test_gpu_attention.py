@@ -8,9 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
+from tests.support.attention_inputs import (
+    assert_close,
+    positions_of,
+    random_arrays,
+    segments_of,
+    value_and_gradients,
+)
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.planning.planner import resolve
 from trainer.distributed import mesh as meshes
@@ -27,15 +33,13 @@ FORWARD, BACKWARD = "__cudnn$fmhaSoftmax(", "__cudnn$fmhaSoftmaxBackward("
 
 @pytest.fixture(scope="module")
 def arrays() -> list[jax.Array]:
-    keys = jax.random.split(jax.random.key(0), len(SHAPES))
-    return [jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES, strict=True)]
+    return random_arrays(SHAPES)
 
 
 @pytest.fixture(scope="module")
 def segments() -> jax.Array:
     """Documents that end inside a block, at its edge, and never."""
-    ends = np.array([[100, 256], [128, 200], [256, 256], [1, 255]])
-    return jnp.array((np.arange(LENGTH)[None, :, None] >= ends[:, None]).sum(-1), jnp.int32)
+    return segments_of(LENGTH, [[100, 256], [128, 200], [256, 256], [1, 255]])
 
 
 @pytest.fixture
@@ -47,20 +51,6 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", version)
 
 
-def value_and_gradients(mix: Callable[..., jax.Array], arrays: list[Any]) -> list[jax.Array]:
-    def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        mixed = mix(*arrays)
-        return jnp.sum(jnp.sin(mixed.astype(jnp.float32))), mixed
-
-    gradients, mixed = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
-    return [mixed, *gradients]
-
-
-def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
-
-
 def for_cuda(mix: Callable[..., jax.Array], dtype: Any = jnp.bfloat16) -> str:
     """Returns the program of a value and its gradients that the compiler for CUDA would get."""
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in SHAPES]
@@ -70,11 +60,6 @@ def for_cuda(mix: Callable[..., jax.Array], dtype: Any = jnp.bfloat16) -> str:
 
     traced = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).trace(*shapes)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
-
-
-def positions_of(segments: jax.Array) -> jax.Array:
-    rows = np.asarray(segments)
-    return jnp.array([np.arange(LENGTH) - np.searchsorted(row, row) for row in rows], jnp.int32)
 
 
 @pytest.mark.parametrize("window", [None, 100])

@@ -42,7 +42,7 @@ MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
 SAVED = {"every_steps": 1, "keep": 10}
 MATRICES = 7
-"""Of a layer: queries, keys, values and the output of attention, three of the MLP."""
+"""Matrices in a layer: four of attention (query, key, value, output) and three of the MLP."""
 
 
 def _changes(**settings: Any) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """The attention kernel for TPUs, interpreted, computes what plain attention computes."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
+from tests.support.attention_inputs import (
+    assert_close,
+    positions_of,
+    random_arrays,
+    segments_of,
+    value_and_gradients,
+)
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.planning.planner import resolve
 from trainer.data.packing import in_order_of_chunks
@@ -22,35 +27,18 @@ SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEAD
 
 @pytest.fixture(scope="module")
 def arrays() -> list[jax.Array]:
-    keys = jax.random.split(jax.random.key(0), len(SHAPES))
-    return [jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES, strict=True)]
+    return random_arrays(SHAPES)
 
 
 @pytest.fixture(scope="module")
 def segments() -> jax.Array:
     """Documents that end inside a block, at its edge, and never."""
-    ends = np.array([[100, 512], [128, 400], [512, 512], [1, 511]])
-    return jnp.array((np.arange(LENGTH)[None, :, None] >= ends[:, None]).sum(-1), jnp.int32)
+    return segments_of(LENGTH, [[100, 512], [128, 400], [512, 512], [1, 511]])
 
 
 @pytest.fixture(scope="module")
 def positions(segments) -> jax.Array:
-    rows = np.asarray(segments)
-    return jnp.array([np.arange(LENGTH) - np.searchsorted(row, row) for row in rows], jnp.int32)
-
-
-def value_and_gradients(mix: Callable[..., jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-    def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        mixed = mix(*arrays)
-        return jnp.sum(jnp.sin(mixed)), mixed
-
-    gradients, mixed = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
-    return [mixed, *gradients]
-
-
-def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
+    return positions_of(segments)
 
 
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0)])
