@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.longest_first import sort_longest_first
 from tests.support.sampling import deselect_full
 from tests.support.skipped_tests import (
     pytest_collectreport,
@@ -50,11 +51,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that need a dependency group as `group`, and leaves out the `full` variants."""
+    """Marks tests that need a group as `group`, leaves out `full` variants, and orders files."""
     for item in items:
         if GROUPS & {mark.name for mark in item.iter_markers()}:
             item.add_marker("group")
     deselect_full(config, items)
+    sort_longest_first(items)
 
 
 def pytest_xdist_auto_num_workers() -> int:

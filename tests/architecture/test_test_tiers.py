@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.docs.pages import DOCS
+from tests.support.longest_first import LONG_FILES_S, LONG_PAGES_S
+
 TESTS = Path(__file__).parents[1]
 FILES = {path.relative_to(TESTS).as_posix(): path for path in sorted(TESTS.rglob("*.py"))}
 UNIT = [name for name in FILES if name.startswith("unit/")]
@@ -64,6 +67,12 @@ def test_mutation_checks_name_existing_tests(name: str) -> None:
     files = {test.partition("::")[0] for one in _tests_of(tomllib.loads(text)) for test in one}
     assert files
     assert [file for file in files if not (TESTS.parent / file).is_file()] == []
+
+
+def test_files_that_are_started_first_exist() -> None:
+    pages = [DOCS / f"{page}.md" for page in LONG_PAGES_S]
+    files = [TESTS.parent / file for file in LONG_FILES_S]
+    assert [path for path in [*pages, *files] if not path.is_file()] == []
 
 
 def _tests_of(table: dict[str, Any]) -> Iterator[list[str]]:

@@ -35,7 +35,6 @@ def test_commands_of_page_succeed(page: Path, checkout: Path) -> None:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
-        "XDG_CACHE_HOME": str(checkout / ".cache"),
         "COLUMNS": "100",
     }
     result = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.host.process_tree import start_time
 from tests.support.assert_no_leftovers import Traces
-from tests.support.fault_injection import sabotage_commits
+from tests.support.fault_injection import sabotage, sabotage_commits
 from tests.support.fault_matrix import assert_finished, ends
 from tests.support.launches import Launch, Launcher
 from tests.support.network_links import IS_ROOT_WITH_IP, Link
@@ -58,9 +58,10 @@ def test_cut_off_host_is_lost_and_run_continues_when_it_returns(
 
 
 def test_silenced_host_ends_itself_and_others_continue(
-    launch: Launcher, start: Callable[..., Launch], traces: Traces
+    launch: Launcher, start: Callable[..., Launch], traces: Traces, tmp_path: Path
 ) -> None:
-    cluster = launch.cluster_file("elastic", ", netns: true", "wait_for_hosts_s: 2")
+    slow = sabotage(tmp_path, "time.sleep(0.05)", host=0)  # leaves the cores to other tests
+    cluster = launch.cluster_file("elastic", f"{slow}, netns: true", "wait_for_hosts_s: 2")
     cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
     run = launch.on(cluster, "elastic", ["steps=100000"])
     run.wait_for_event("checkpoint_saved")

@@ -31,7 +31,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("moment", sampled(MOMENTS.keys(), ("in_compile", "in_evaluation")))
+@pytest.mark.parametrize("moment", sampled(MOMENTS.keys(), ("in_evaluation",)))
 def test_kill_9_of_a_trainer(
     start: Callable[..., Launch], unbroken: list, traces: Traces, moment: str
 ) -> None:

@@ -194,12 +194,12 @@ def change(module):
 """
 
 
-def sabotage(folder: Path, code: str) -> str:
-    """A provider's option: on host 1, `code` runs before the batch of each `step` is handed over.
+def sabotage(folder: Path, code: str, host: int = 1) -> str:
+    """A provider's option: on a host, `code` runs before the batch of each `step` is handed over.
 
     `once()` is true for the first who asks.
     """
-    return _on_host(1, hook(folder, "trainer.data.loader", STEPS, code))
+    return _on_host(host, hook(folder, "trainer.data.loader", STEPS, code))
 
 
 def sabotage_phases(folder: Path, code: str) -> str:

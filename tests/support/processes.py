@@ -6,17 +6,24 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+POLL_INTERVAL_S, LONGEST_INTERVAL_S = 0.02, 0.2
 LAUNCH_TIMEOUT_S = 480.0
 """Longer than all deadlines of a start together, so that a test shows what the launcher says."""
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    """Wait for a condition, or fail with a clear error at the deadline."""
-    deadline = time.monotonic() + timeout_s
+    """Wait for a condition, or fail with a clear error at the deadline.
+
+    A condition may take long, as one that reads all processes: what is waited for needs the cores.
+    """
+    began = time.monotonic()
+    deadline = began + timeout_s
     while not condition():
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             raise TimeoutError(f"{condition} did not hold within {timeout_s:.0f} s")
-        time.sleep(0.02)
+        time.sleep(min(max(POLL_INTERVAL_S, 4 * (ended - began)), LONGEST_INTERVAL_S))
+        began = time.monotonic()
 
 
 def written(*folders: Path) -> list[Path]:

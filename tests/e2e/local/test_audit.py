@@ -14,14 +14,14 @@ pytestmark = pytest.mark.slow
 
 def test_audit_names_the_host_of_a_flip_that_no_loss_shows(launch: Launcher) -> None:
     (launch.folder / "job.yaml").write_text(JOB % (6, 3))
-    option = flip_gradient_bit(launch.folder, hosts=4, host=2, step=5, fault=(3, 12, 7))
-    (launch.folder / "faulty.yaml").write_text(CLUSTER % (4, 1, option))
+    option = flip_gradient_bit(launch.folder, hosts=3, host=1, step=5, fault=(3, 12, 7))
+    (launch.folder / "faulty.yaml").write_text(CLUSTER % (3, 1, option))
     (launch.folder / "one.yaml").write_text(CLUSTER % (1, 2, ""))
     run = launch.on("faulty.yaml", "flipped")
     assert run.wait() == 0, run.output
 
     found = audited(launch, 1, "flipped")
-    assert (found["kind"], found["suspects"], found["replays"]) == ("corrupt_host", [2], 5)
+    assert (found["kind"], found["suspects"], found["replays"]) == ("corrupt_host", [1], 5)
     assert found["difference"]["step"] == 5
     assert (found["first_step"], found["checkpoints"], found["changes"]) == (4, [6], [])
 

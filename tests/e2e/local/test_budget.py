@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fault_injection import sabotage
 from tests.support.launches import Launch, Launcher
 from tests.support.processes import wait_until
 from tests.support.webhooks import Webhooks, webhook_server
@@ -20,7 +21,9 @@ def hooks() -> Iterator[Webhooks]:
 
 
 def started(launch: Launcher, hooks: Webhooks, *words: str) -> Launch:
-    cluster = launch.cluster_file("cluster", provider=", price_per_chip_hour: 3600")
+    slow = sabotage(launch.folder, "time.sleep(0.05)", host=0)  # leaves the cores to other tests
+    cluster = launch.cluster_file("cluster", provider=f"{slow}, price_per_chip_hour: 7200")
+    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
     targets = json.dumps([{"url": hooks.url}])
     return launch.on(cluster, "small", [f"notify={targets}", *words])
 
@@ -32,19 +35,19 @@ def state_of(run: Launch) -> dict:
 def test_a_run_saves_and_stops_when_its_budget_is_used_up(
     launch: Launcher, hooks: Webhooks
 ) -> None:
-    run = started(launch, hooks, "budget.dollars=100")
+    run = started(launch, hooks, "budget.dollars=60")
     assert run.wait() == 130, run.output
     state = state_of(run)
     assert state["state"] == "over_budget"
-    assert state["reason"].startswith("the budget is used up: $1")
+    assert state["reason"].startswith("the budget is used up: $")
     assert state["checkpoint"] == state["step"]
     assert (run.run_dir / "checkpoints" / str(state["step"])).is_dir()
-    assert "continue with: launch resume small budget.dollars=200" in run.output
+    assert "continue with: launch resume small budget.dollars=120" in run.output
     assert hooks.events() == ["budget"]
 
     refused = launch.resume("small")
     assert refused.wait() == 2
-    assert "Raise it: launch resume small budget.dollars=200" in refused.output
+    assert "Raise it: launch resume small budget.dollars=120" in refused.output
     assert hooks.events() == ["budget"]
 
     steps = state["step"] + 5

@@ -63,7 +63,10 @@ RESUMED = {
     "resized": ["--cluster", "two.yaml"],
 }
 """Name of each run that stops after step 20 -> how the command that continues it differs."""
-FULL = {"logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized"}
+FULL = {
+    "logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized", "corpus", "resumed",
+    "tensor",
+}  # fmt: skip
 """Runs that only CI_FULL makes; their pairs are marked `full`."""
 SAME_KINDS = "equal_losses|equal_up_to_rounding"
 """Kinds of pairs that differ in the order of sums, which may happen to be bitwise equal."""
@@ -108,7 +111,7 @@ class Project:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self._environment = {**environment, "XDG_CACHE_HOME": str(folder / "cache")}
+        self._environment = environment
         files = {"job.yaml": JOB, "one.yaml": ONE, "two.yaml": TWO, "program.py": PROGRAM}
         for name, text in files.items():
             (folder / name).write_text(text)

@@ -47,7 +47,7 @@ hosts: 1
 devices_per_host: 1
 provider: {kind: local}
 """
-MEDIUM, LONG = 6000, 200000
+MEDIUM, LONG = 3000, 200000
 
 
 class Chain:
@@ -55,10 +55,7 @@ class Chain:
 
     def __init__(self, launch: Launcher) -> None:
         self._launch, self.folder, self.runs = launch, launch.folder, launch.folder / "runs"
-        self.environment = {
-            **launch.traces.environment,
-            "XDG_CACHE_HOME": str(self.folder / "cache"),
-        }
+        self.environment = launch.traces.environment
         (self.folder / "base.yaml").write_text(JOB)
         (self.folder / "tune.yaml").write_text(JOB.replace("base", "tuned") + LORA)
         (self.folder / "one.yaml").write_text(CLUSTER)

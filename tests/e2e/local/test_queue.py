@@ -20,9 +20,10 @@ from tests.support.launch_plans import command_launch
 from tests.support.launches import Launcher, curve
 from tests.support.processes import LAUNCH_TIMEOUT_S, run_launcher, wait_until
 from tests.support.queue_stubs import kill_worker
+from tests.support.sampling import IS_FULL
 
 pytestmark = pytest.mark.slow
-RUNS, KILLS = 200, 20
+RUNS, KILLS = (200, 20) if IS_FULL else (100, 20)
 STUBS_TIMEOUT_S = 170.0
 ONE_HOST = "{accelerator: cpu, hosts: 1, devices_per_host: 1, provider: {kind: local}}"
 NOTHING = "{name: urgent, command: ['true'], priority: 1}"
@@ -36,7 +37,7 @@ def _own_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         kill_worker(queue)
 
 
-def test_200_runs_start_once_in_order_with_20_kills_of_the_worker(
+def test_queued_runs_start_once_in_order_with_20_kills_of_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

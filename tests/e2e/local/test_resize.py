@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.assert_no_leftovers import Traces
 from tests.support.sampling import sampled
+from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.metrics_file import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -152,6 +153,8 @@ def test_run_without_whole_checkpoint_does_not_start_from_scratch(
 ) -> None:
     run = place.folder / "runs" / "spoiled"
     shutil.copytree(whole, run)
+    for step in checkpoint_metadata.steps(run / "checkpoints")[2:]:
+        shutil.rmtree(run / "checkpoints" / str(step))  # a damaged one takes seconds to confirm
     for about in (run / "checkpoints").glob("*/about.json"):
         about.write_text("{")
     (run / "state.json").write_text('{"state": "running"}')  # as a launch that was killed left it

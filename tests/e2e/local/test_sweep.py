@@ -39,16 +39,13 @@ RATES = "optimizer.learning_rate=1e-4,1e-2"
 
 
 class Sweep:
-    """`launch sweep` of a tiny job, with a compile cache of its own."""
+    """`launch sweep` of a tiny job."""
 
     def __init__(self, launch: Launcher) -> None:
         self.folder, self.runs = launch.folder, launch.folder / "runs"
         (self.folder / "job.yaml").write_text(JOB)
         (self.folder / "one.yaml").write_text(CLUSTER)
-        self.environment = {
-            **launch.traces.environment,
-            "XDG_CACHE_HOME": str(self.folder / "cache"),
-        }
+        self.environment = launch.traces.environment
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "launcher", "sweep", "-c", "one.yaml", "job.yaml"]
@@ -91,6 +88,7 @@ def warm_sweep(sweep: Sweep) -> Iterator[Sweep]:
 
 
 def test_a_sweep_compiles_each_shape_once_and_sorts_by_loss(sweep: Sweep) -> None:
+    sweep.environment["XDG_CACHE_HOME"] = str(sweep.folder / "cache")
     found = sweep(RATES, "model.layers=1,2", "--jobs", "2")
     assert found["compilations"] == 2 and found["steps"] == 4 * STEPS
     losses = [point["eval_loss"] for point in found["points"]]

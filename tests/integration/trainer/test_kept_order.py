@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sampling import IS_FULL
 from trainer.contract.storage.corpus import DataError
 from trainer.data import pipeline
 from trainer.data.kept_order import KeptOrder
@@ -20,7 +21,7 @@ def without(order: list[int], positions: range) -> list[int]:
     return order[: positions.start] + later
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if IS_FULL else 20, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 70), st.integers(1, 5)), max_size=4), st.integers(0, 2**31)
 )

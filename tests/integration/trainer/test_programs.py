@@ -1,5 +1,6 @@
 """Compiled programs on disk: what a later process loads, and when it compiles instead."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,26 @@ NONE = [(0, 0), (0, 0)]
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the programs that a test compiles."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "slipway" / "executables"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The first attempt of a run, whose caches were empty."""
+    folder = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        return attempt(1, folder / "run", until=FIRST_STEPS)
+
+
+@pytest.fixture
+def programs(first: Ended, no_programs: Path, tmp_path: Path) -> Path:
+    """The folder of the programs of a first attempt; its run is copied to `tmp_path / "run"`."""
+    shutil.copytree(first.run_dir.parent, tmp_path, dirs_exist_ok=True)
+    return no_programs
 
 
 def attempt(
@@ -46,13 +64,14 @@ def work(ended: Ended) -> list[tuple[int, int]]:
     return [(event["traces"], event["compilations"]) for event in events]
 
 
-def test_the_next_attempt_traces_and_compiles_nothing(programs: Path, tmp_path: Path) -> None:
-    first = attempt(1, tmp_path / "run", until=FIRST_STEPS)
+def test_the_next_attempt_traces_and_compiles_nothing(
+    first: Ended, programs: Path, tmp_path: Path
+) -> None:
     assert all(work(first)[0])
     assert work(attempt(2, tmp_path / "run")) == NONE
 
 
-def test_process_0_compiles_for_all(programs: Path, tmp_path: Path) -> None:
+def test_process_0_compiles_for_all(no_programs: Path, tmp_path: Path) -> None:
     own_disk = {1: {"XDG_CACHE_HOME": str(tmp_path / "other")}}
     first = attempt(1, tmp_path / "run", until=FIRST_STEPS, host_env=own_disk)
     assert [compilations for _, compilations in work(first)] == [2, 0]
@@ -60,7 +79,6 @@ def test_process_0_compiles_for_all(programs: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_compiles_what_process_0_has_and_it_lacks(programs: Path, tmp_path: Path) -> None:
-    attempt(1, tmp_path / "run", until=FIRST_STEPS)
     own_disk = {1: {"XDG_CACHE_HOME": str(tmp_path / "other")}}
     has, lacks = work(attempt(2, tmp_path / "run", host_env=own_disk))
     assert has == (0, 0)
@@ -70,27 +88,24 @@ def test_a_process_compiles_what_process_0_has_and_it_lacks(programs: Path, tmp_
 def test_another_job_of_the_same_shapes_keeps_its_programs_too(
     programs: Path, tmp_path: Path
 ) -> None:
-    attempt(1, tmp_path / "one", until=FIRST_STEPS)
     other = attempt(1, tmp_path / "other", until=FIRST_STEPS, seed=9)
     assert [compilations for _, compilations in work(other)] == [1, 0], "not the initialization"
     assert work(attempt(2, tmp_path / "other", seed=9)) == NONE
 
 
 def test_a_custom_model_is_neither_traced_nor_compiled_again(
-    programs: Path, tmp_path: Path
+    no_programs: Path, tmp_path: Path
 ) -> None:
     attempt(1, tmp_path / "run", until=FIRST_STEPS, model=CUSTOM)
     assert work(attempt(2, tmp_path / "run", model=CUSTOM)) == NONE
 
 
 def test_the_losses_are_those_of_programs_that_were_traced(programs: Path, tmp_path: Path) -> None:
-    attempt(1, tmp_path / "run", until=FIRST_STEPS)
     losses = attempt(2, tmp_path / "run").losses()
     assert losses == attempt(1, tmp_path / "undisturbed").losses()
 
 
 def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None:
-    attempt(1, tmp_path / "run", until=FIRST_STEPS)
     for path in programs.glob("*/*"):
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
@@ -100,8 +115,8 @@ def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None
 
 
 def test_a_limit_of_0_bytes_keeps_no_programs(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    no_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PROGRAMS_BYTES, "0")
     attempt(1, tmp_path / "run", until=FIRST_STEPS)
-    assert not programs.exists()
+    assert not no_programs.exists()
