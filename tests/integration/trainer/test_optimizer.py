@@ -66,11 +66,7 @@ def test_losses_do_not_depend_on_the_mesh(settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [ROUNDED, {"name": "muon"}, {"name": "adafactor"}],
-    ids=["adamw", "muon", "adafactor"],
-)
+@pytest.mark.parametrize("settings", sampled(OPTIMIZERS, ("adamw, all options", "adafactor")))
 def test_a_checkpoint_has_the_state_and_another_mesh_takes_it_up(tmp_path, settings):
     changes = {"steps": STEPS, **_changes(**settings)}
     state = Kept.of(tmp_path, 4, mesh=MESHES["2x2"], **changes).saved(2)

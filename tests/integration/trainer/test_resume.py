@@ -13,12 +13,19 @@ import pytest
 from tests.support import gang
 from tests.support.fault_injection import COMMITS, hook
 from tests.support.jobs import job_of, world_of
+from tests.support.sampling import sampled
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.metrics_file import curve
 from trainer.data import pipeline, token_cache
 from trainer.step.train_step import digest
 
 SAVED, STEPS = 6, 12
+OTHERS = {
+    "one device": (world_of(1, 1), {}),
+    "4 x 1, tensor across hosts": (world_of(4, 1), {"tensor": 2}),
+    "2 x 2, context": (world_of(2, 2), {"context": 2}),
+}
+"""Meshes on which a run goes on: hosts and devices, and the axes."""
 
 
 def _job(**changes):
@@ -44,8 +51,11 @@ def whole(tmp_path_factory) -> gang.Ended:
 
 @pytest.fixture
 def half(whole, tmp_path) -> Path:
-    """The same run as it was after step 6."""
-    folder = tmp_path / "half"
+    return _half(whole, tmp_path / "half")
+
+
+def _half(whole: gang.Ended, folder: Path) -> Path:
+    """The same run as it was after step 6, in another folder."""
     shutil.copytree(whole.run_dir, folder)
     shutil.rmtree(folder / "checkpoints" / str(STEPS))
     return folder
@@ -59,23 +69,21 @@ def _attempt(ended, number):
     return [line for line in ended.steps() if line["attempt"] == number]
 
 
+@pytest.fixture(scope="module")
+def resumed(whole, tmp_path_factory) -> gang.Ended:
+    """The second half on the same hosts."""
+    return _resumed(_half(whole, tmp_path_factory.mktemp("resumed") / "half"), world_of(2, 2))
+
+
 @pytest.mark.slow
-def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
-    ended = _resumed(half, world_of(2, 2))
+def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, resumed):
     for name in ("step", "loss", "grad_norm", "examples", "learning_rate", "tokens", "epoch"):
-        again = [line[name] for line in _attempt(ended, 2)]
+        again = [line[name] for line in _attempt(resumed, 2)]
         assert again == [line[name] for line in whole.steps()[SAVED:]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "mesh"),
-    [
-        pytest.param(world_of(1, 1), {}, id="one device"),
-        pytest.param(world_of(4, 1), {"tensor": 2}, id="4 x 1, tensor across hosts"),
-        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context"),
-    ],
-)
+@pytest.mark.parametrize(("world", "mesh"), sampled(OTHERS, ("4 x 1, tensor across hosts",)))
 def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
     ended = _resumed(half, world, mesh=mesh)
     lines, planned = _attempt(ended, 2), whole.steps()[SAVED:]
@@ -142,9 +150,8 @@ def test_two_runs_on_one_storage_at_once_do_not_disturb_each_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_curve_of_both_attempts_is_one(whole, half):
-    _resumed(half, world_of(2, 2))
-    lines = (half / "metrics.jsonl").read_text().splitlines()
+def test_the_curve_of_both_attempts_is_one(whole, resumed):
+    lines = (resumed.run_dir / "metrics.jsonl").read_text().splitlines()
     steps = [line for line in curve(lines) if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     assert [line["attempt"] for line in steps] == [1] * SAVED + [2] * (STEPS - SAVED)

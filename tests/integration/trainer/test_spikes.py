@@ -56,6 +56,12 @@ def _again(ended: gang.Ended, corpus: Path, tmp_path: Path, world=HOSTS) -> list
     return curve((folder / "metrics.jsonl").read_text().splitlines())
 
 
+@pytest.fixture(scope="module")
+def again(rewound, corpus, tmp_path_factory) -> list[dict]:
+    """The curve after the next attempt, on the same hosts."""
+    return _again(rewound, corpus, tmp_path_factory.mktemp("same"))
+
+
 @pytest.mark.slow
 def test_every_host_goes_back_and_the_examples_are_recorded(rewound):
     assert rewound.codes == [ProgramExit.STOPPED] * 2
@@ -70,27 +76,25 @@ def test_every_host_goes_back_and_the_examples_are_recorded(rewound):
 
 
 @pytest.mark.slow
-def test_later_curve_is_that_of_a_run_without_the_examples(rewound, corpus, tmp_path):
+def test_later_curve_is_that_of_a_run_without_the_examples(rewound, again, corpus, tmp_path):
     never = tmp_path / "never"
     (never / "checkpoints").mkdir(parents=True)
     shutil.copy(rewound.run_dir / "checkpoints" / EXCLUDED, never / "checkpoints")
     reference = gang.run(poisoned_job(corpus), HOSTS, never)
-    lines = _again(rewound, corpus, tmp_path)
     for key in ("step", "loss", "grad_norm", "learning_rate", "tokens", "epoch", "examples"):
-        assert [line[key] for line in lines] == [line[key] for line in reference.steps()]
+        assert [line[key] for line in again] == [line[key] for line in reference.steps()]
     bad, order = set(bad_examples()), [int(ORDER[item]) for item in range((STEPS + 1) * BATCH)]
     kept = [number for number in order if number not in bad]
-    for line in lines:
+    for line in again:
         numbers = kept[(line["step"] - 1) * BATCH : line["step"] * BATCH]
         assert line["examples"] == f"{int(digest(jnp.array(numbers))):08x}"
 
 
 @pytest.mark.slow
-def test_resume_on_another_world_honours_the_exclusion(rewound, corpus, tmp_path):
-    same = _again(rewound, corpus, tmp_path / "same")
-    other = _again(rewound, corpus, tmp_path / "other", world_of(1, 4))
-    assert [line["examples"] for line in other] == [line["examples"] for line in same]
-    losses = [[line["loss"] for line in lines] for lines in (same, other)]
+def test_resume_on_another_world_honours_the_exclusion(rewound, again, corpus, tmp_path):
+    other = _again(rewound, corpus, tmp_path, world_of(1, 4))
+    assert [line["examples"] for line in other] == [line["examples"] for line in again]
+    losses = [[line["loss"] for line in lines] for lines in (again, other)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
