@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-POLL_INTERVAL_S, LONGEST_INTERVAL_S = 0.02, 0.2
+POLL_INTERVAL_S, LONGEST_INTERVAL_S = 0.02, 0.1
 LAUNCH_TIMEOUT_S = 480.0
 """Longer than all deadlines of a start together, so that a test shows what the launcher says."""
 
