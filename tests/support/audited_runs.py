@@ -4,7 +4,7 @@ JOB = """\
 name: small
 steps: %d
 model: {layers: 2, d_model: 24, heads: 2, d_ff: 48}
-data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 6}
+data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 12}
 mesh: {data: 1, fsdp: -1}
 optimizer: {schedule: constant, learning_rate: 1e-2}
 eval: null
