@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.assert_no_leftovers import Traces
-from tests.support.fault_injection import sabotage
 from tests.support.launches import Launcher
 from tests.support.processes import run_launcher, wait_until
 from tests.support.programs import is_training, standby_of, trainer_of
@@ -36,8 +35,7 @@ def test_warm_cluster_survives_its_runs_and_ends_on_command(
     launch: Launcher, traces: Traces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    slow = sabotage(launch.folder, "time.sleep(0.05)")  # leaves the cores to other tests
-    cluster = launch.cluster_file("pod", slow)
+    cluster = launch.cluster_file("pod")
     with ThreadPoolExecutor() as pool:  # both at once: only one starts it
         ups = [pool.submit(command, launch, "up", str(cluster)) for _ in range(2)]
     assert [up.result().returncode for up in ups] == [0, 0], ups
