@@ -146,7 +146,7 @@ class Executables:
         try:
             self._exchange.send(name, (own and self._content(own)) or b"")
         except (OSError, jax.errors.JaxRuntimeError) as error:
-            print(f"cannot send the program '{name}': {error}. Each process compiles it", flush=True)
+            print(f"cannot send '{name}' to the other processes: {error}", flush=True)
             self._exchange.send(name, b"")
 
     def _content(self, name: str) -> bytes | None:
