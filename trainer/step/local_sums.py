@@ -16,31 +16,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model
-from trainer.contract.planning.plan import Plan
 from trainer.data.loader import batch_shardings
 from trainer.data.packing import Batch
 from trainer.model import Params
 
 DATA, FSDP = "data", "fsdp"
 Totals = TypeVar("Totals")
-MOST_BYTES = 64 * 2**20
-"""Largest size of all weights: a device has them and their gradients as a whole at the same time.
-Above it, the time of a collective depends on its bytes rather than its messages."""
-
-
-def fits(job: Job, plan: Plan) -> bool:
-    """Returns whether the devices of a job are to compute their sums by themselves.
-
-    The losses of experts depend on all rows at once, and a custom model has collectives of its own.
-    """
-    splits_only_rows = plan.mesh[DATA] * plan.mesh[FSDP] == plan.world.devices > 1
-    elements = sum(math.prod(array.shape) for array in plan.parameters)
-    is_dense = isinstance(job.model, Model) and job.model.moe is None and plan.precision is None
-    is_small = 4 * elements <= MOST_BYTES
-    are_alike = {array.dtype for array in plan.parameters} == {"float32"}
-    return plan.world.on_cpu and splits_only_rows and is_dense and is_small and are_alike
 
 
 def local_sums(

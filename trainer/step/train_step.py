@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import mesh_layout, sharding_rules
+from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import batch_shardings
 from trainer.data.packing import Batch
@@ -121,7 +122,7 @@ class TrainProgram:
         placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
-        locally = local_sums.fits(job, plan)
+        locally = sums_locally(job, plan)
         return cls(job, mesh, network, rule, placed, kept_as, rows, locally)
 
     @property

@@ -10,10 +10,10 @@ from tests.support.harness import Bench
 from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.model_families import FAMILIES
 from trainer.analysis.explicit.step import check_step
+from trainer.contract.planning import local_sums
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import ShardingFinding
-from trainer.step import local_sums
 
 LAYERS = 3
 MODEL = {"layers": LAYERS, "kv_heads": 4}

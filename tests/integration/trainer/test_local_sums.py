@@ -9,9 +9,9 @@ import pytest
 from tests.support.harness import Bench
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.analysis import collectives
+from trainer.contract.planning import local_sums
+from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.planner import resolve
-from trainer.step import local_sums
-from trainer.step.local_sums import fits
 
 ROWS = {"fsdp": 4}
 BOTH = {"data": 2, "fsdp": 2}
@@ -71,4 +71,4 @@ def test_a_step_gathers_and_scatters_all_layers_at_once() -> None:
 )
 def test_other_jobs_leave_the_sums_to_the_compiler(devices: int, changes: dict[str, Any]) -> None:
     job = job_of(**changes)
-    assert not fits(job, resolve(job, world_of(1, devices), corpus_of(job)))
+    assert not sums_locally(job, resolve(job, world_of(1, devices), corpus_of(job)))
