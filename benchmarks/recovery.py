@@ -54,7 +54,7 @@ JOB = """\
 name: recovery
 steps: 1000000
 model: {model}
-data: {{source: text, path: "corpus/*.txt", seq_len: 32, global_batch: 4}}
+data: {{source: text, path: "corpus/*.txt", seq_len: {seq_len}, global_batch: 4}}
 mesh: {mesh}
 eval: null
 sample: null
@@ -65,10 +65,12 @@ MODELS = {
     "small": (
         "{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}",
         "{data: -1, fsdp: 1}",
+        32,
     ),
-    "large": ("{layers: 7, d_model: 1024, heads: 8, d_ff: 2816}", "{data: 1, fsdp: -1}"),
+    "large": ("{layers: 7, d_model: 1024, heads: 8, d_ff: 2816}", "{data: 1, fsdp: -1}", 8),
 }
-"""Model and mesh. The large one is sharded: no host has what another one has."""
+"""Model, mesh and length of a sequence. The large one is sharded: no host has what another one has.
+It has few tokens, because two cores would take seconds for the products of more."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,14 @@ def _launch(
     case: Case, folder: Path, traces: Traces, rounds: int, options: argparse.Namespace
 ) -> Iterator[Recovery]:
     launcher, flag = Launcher(folder, traces), folder / "sleep"
-    model, mesh = MODELS[options.model]
-    job = JOB.format(model=model, mesh=mesh, every_steps=EVERY_STEPS, in_memory=options.in_memory)
+    model, mesh, seq_len = MODELS[options.model]
+    job = JOB.format(
+        model=model,
+        mesh=mesh,
+        seq_len=seq_len,
+        every_steps=EVERY_STEPS,
+        in_memory=options.in_memory,
+    )
     (folder / "job.yaml").write_text(job)
     code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
     cluster = launcher.cluster_file(

@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,20 @@ def main() -> None:
     from launcher.core.events import Listener
     from launcher.gang.connect import connected
     from launcher.providers.local import provider
+    from launcher.providers.ray import node_spec
 
+    # Ray Train starts its workers through Ray's own agents, which Slipway's nodes do without.
+    node_spec.head, node_spec.host = _with_agents(node_spec.head), _with_agents(node_spec.host)
     folder, every_steps, step_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     world = find_cluster("tpu-v4-16").value.world(simulated=True)
     with provider.start(world) as hosts:
         threading.Thread(target=_replace, args=(hosts.nodes,), daemon=True).start()
         with connected(hosts, folder, Listener()):
             _fit({"folder": str(folder), "every_steps": every_steps, "step_s": step_s})
+
+
+def _with_agents(make: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: replace(make(*args), has_agents=True)
 
 
 def _replace(nodes: Any) -> None:

@@ -88,6 +88,8 @@ class Limits:
     """The learned deadline as a multiple of the 0.95 quantile of those times."""
     idle_floor: float = 0.4
     """The shortest learned deadline of an idle host, as a share of that of a busy one."""
+    idle_factor: float = 3.0
+    """`factor` of an idle host. It does not compute slowly: what it waits for does not come."""
 
     @classmethod
     def of(cls, deadlines: Deadlines) -> "Limits":
@@ -286,8 +288,10 @@ class _Host:
         limits, times_s = self._limits, self._times_s.get(self._timed, ())
         if len(times_s) < ENOUGH:
             return limits.phase_s.get(self._timed, limits.other_phases_s)
-        floor_s = limits.learned_floor_s[self._timed] * (limits.idle_floor if is_idle else 1.0)
-        return max(floor_s, limits.factor * _quantile(times_s))
+        floor_s, factor = limits.learned_floor_s[self._timed], limits.factor
+        if is_idle:
+            floor_s, factor = floor_s * limits.idle_floor, limits.idle_factor
+        return max(floor_s, factor * _quantile(times_s))
 
     @property
     def key(self) -> str:

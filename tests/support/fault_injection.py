@@ -131,13 +131,13 @@ def change(module):
 
     def sabotaged_sums(self, state, batch):
         clean = batch._replace(examples=batch.examples % NUMBERS)
-        grads, loss, tokens = sums(self, state, clean)
+        totals, grads = sums(self, state, clean)
         specs = [self.shardings.params[name].spec for name in grads]
         rows = loader.batch_shardings(self.mesh).examples.spec
         flipped = jax.shard_map(
             flip, mesh=self.mesh, in_specs=(rows, *specs), out_specs=specs, check_vma=False
         )(batch.examples // NUMBERS, *grads.values())
-        return dict(zip(grads, flipped)), loss, tokens
+        return totals, dict(zip(grads, flipped))
 
     def flip(codes, *arrays):
         code = jnp.max(codes)

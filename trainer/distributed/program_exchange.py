@@ -12,6 +12,8 @@ from trainer.contract.config.job import Deadlines
 from trainer.distributed.private import distributed as jax_distributed
 
 PREFIX = "slipway/programs/"
+KEEPS = "kept"
+"""Key by which process 0 says whether it keeps programs."""
 
 
 class ProgramExchange:
@@ -22,6 +24,16 @@ class ProgramExchange:
         self._client = client
         self._limit_s = deadlines.compile_s
         self.sends = jax.process_index() == 0
+
+    def is_agreed(self, keeps_programs: bool) -> bool:
+        """Returns whether process 0 keeps its programs, and thus sends them; all must ask.
+
+        Raises TimeoutError like `receive`.
+        """
+        if self.sends:
+            self.send(KEEPS, b"yes" if keeps_programs else b"no")
+            return keeps_programs
+        return self.receive(KEEPS) == b"yes"
 
     def send(self, name: str, data: bytes) -> None:
         """Sends a program; empty `data` says that each process must find or compile its own."""

@@ -14,6 +14,7 @@ from trainer.distributed import mesh as meshes
 from trainer.model import Params
 from trainer.programs import executables
 from trainer.step.dpo import pair_sums
+from trainer.step.local_sums import local_sums
 from trainer.step.loss import loss_sum
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation
@@ -43,10 +44,9 @@ class Evaluator:
 
     def __init__(self, program: TrainProgram):
         whole = meshes.replicated(program.mesh)
-        self._network, self._deadlines = program.network, program.job.deadlines
-        self._is_pipelined = program.is_pipelined
+        self._program, self._network = program, program.network
         self._add = jax.jit(
-            self._sums,
+            self._added,
             in_shardings=(
                 program.shardings.weights,
                 batch_shardings(program.mesh),
@@ -69,13 +69,25 @@ class Evaluator:
     def _ready(self, params: Params, batch: Batch) -> Callable[..., Sums]:
         if self._compiled is None:
             self._compiled = self.compiled(params, batch)
-            initialize.wait_for_compilers("first evaluation", self._deadlines)
+            initialize.wait_for_compilers("first evaluation", self._program.job.deadlines)
         return self._compiled
 
     def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:
         """Compiles the sum over a batch like `batch`; only the arguments' shapes are used."""
         zero = jax.ShapeDtypeStruct((), jnp.float32)
         return executables.compiled(self._add, params, batch, (zero, zero))
+
+    def _added(self, params: Params, batch: Batch, before: Sums) -> Sums:
+        """Adds the sums of a batch (M, B, S) to those `before`."""
+        if not self._program.sums_locally:
+            return self._sums(params, batch, before)
+
+        def sums(weights: Params, batch: Batch) -> tuple[Sums, Params]:
+            return self._sums(weights, batch, (jnp.float32(0), jnp.float32(0))), {}
+
+        shardings = self._program.parameter_shardings
+        loss, targets = local_sums(self._program.mesh, shardings, sums, params, batch)[0]
+        return before[0] + loss, before[1] + targets
 
     def _sums(self, params: Params, batch: Batch, before: Sums) -> Sums:
         """Adds the sums of a batch (M, B, S) to those `before`."""
@@ -88,7 +100,7 @@ class Evaluator:
                 targets = jnp.sum(micro.weights)
             return (before[0] + loss, before[1] + targets), None
 
-        if self._is_pipelined:
+        if self._program.is_pipelined:
             return add(before, batch)[0]
         if batch.tokens.shape[0] == 1:
             return add(before, jax.tree.map(lambda x: x[0], batch))[0]

@@ -124,14 +124,18 @@ class Recorder:
 
 
 def _of_all_hosts(digests: np.ndarray) -> np.ndarray:
-    """Returns this host's digests; where hosts have different copies of an array, the sum of all.
+    return combined(multihost_utils.process_allgather(digests))
 
-    A corrupted copy on any host changes the result.
+
+def combined(of_hosts: np.ndarray) -> np.ndarray:
+    """Returns digests from those of each host, uint32 (hosts, digests).
+
+    Where hosts have different copies of an array, the result depends on which copy is on which
+    host: the replays of an audit give the work of a corrupt host to different processes.
     """
-    all_digests = multihost_utils.process_allgather(digests)
-    total = np.sum(all_digests, axis=0, dtype=np.uint32)
-    is_same = np.all(all_digests == digests, axis=0)
-    return np.where(is_same, digests, total)
+    first, weights = of_hosts[0], 2 * np.arange(len(of_hosts), dtype=np.uint32) + 1
+    total = np.sum(of_hosts * weights[:, None], axis=0, dtype=np.uint32)
+    return np.where(np.all(of_hosts == first, axis=0), first, total)
 
 
 def _call(function: Any, result: jax.sharding.Sharding, array: jax.Array) -> jax.Array:

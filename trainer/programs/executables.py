@@ -30,6 +30,8 @@ Value = TypeVar("Value")
 Compiled: TypeAlias = jax.stages.Compiled
 Lower: TypeAlias = Callable[[], jax.stages.Lowered]
 Finish: TypeAlias = Callable[[jax.stages.Lowered], Compiled]
+SAME_AS = b"same as "
+"""Start of a file that names another one, which has the program. No pickled data starts with it."""
 
 
 def _compile(lowered: jax.stages.Lowered) -> Compiled:
@@ -93,7 +95,7 @@ class Executables:
         if data is not None:
             return pickle.loads(data)
         value = make()
-        self._write(path, value)
+        self._writer.submit(self._put, path, pickle.dumps(value))
         return value
 
     def close(self) -> None:
@@ -105,15 +107,14 @@ class Executables:
         data = self._read(name)
         if data is None:
             return None
-        content = pickle.loads(data)
-        if isinstance(content, str):
-            return self._loaded(content, args)
-        return self._deserialized(name, content, args)
+        if data.startswith(SAME_AS):
+            return self._loaded(_named_by(data), args)
+        return self._deserialized(name, data, args)
 
-    def _deserialized(self, name: str, content: Any, args: Any) -> Compiled | None:
+    def _deserialized(self, name: str, data: bytes, args: Any) -> Compiled | None:
         try:
             program = serialize_executable.deserialize_and_load(
-                *content, execution_devices=_devices_of(args) or self._devices
+                *pickle.loads(data), execution_devices=_devices_of(args) or self._devices
             )
         except jax.errors.JaxRuntimeError as error:
             if name in self._brought:
@@ -137,24 +138,27 @@ class Executables:
         if not data:
             return None
         self._writer.submit(self._put, own, data)
-        return self._deserialized(own, pickle.loads(data), args)
+        return self._deserialized(own, data, args)
 
     def _send(self, name: str, own: str | None) -> None:
         """Sends the program `own` once it is written; without it, the others use their own."""
         assert self._exchange
-        self._exchange.send(name, (own and self._content(own)) or b"")
+        try:
+            self._exchange.send(name, (own and self._content(own)) or b"")
+        except (OSError, jax.errors.JaxRuntimeError) as error:
+            print(f"cannot send '{name}' to the other processes: {error}", flush=True)
+            self._exchange.send(name, b"")
 
     def _content(self, name: str) -> bytes | None:
         """Returns the data of a program in the store."""
         data = self._store.read(name)
-        content = data and pickle.loads(data)
-        return self._content(content) if isinstance(content, str) else data
+        return self._content(_named_by(data)) if data and data.startswith(SAME_AS) else data
 
     def _traced(self, name: str, args: Any, lower: Lower, finish: Finish) -> Compiled:
         """Returns the program of a lowered function, which is kept under its text, too."""
         lowered = lower()
         same = f"{self.of_machine}/{keys.of_text(lowered, self._devices)}"
-        self._write(name, same)
+        self._writer.submit(self._put, name, SAME_AS + same.encode())
         return self._loaded(same, args) or self._compiled(same, lambda: lowered, finish)
 
     def _compiled(self, name: str, lower: Lower, finish: Finish) -> Compiled:
@@ -172,13 +176,14 @@ class Executables:
             return
         self._put(name, pickle.dumps(serialized))
 
-    def _write(self, name: str, content: Any) -> None:
-        self._writer.submit(self._put, name, pickle.dumps(content))
-
     def _put(self, name: str, data: bytes) -> None:
         if self._record is not None:
             self._record[name] = data
         self._store.write(name, data)
+
+
+def _named_by(data: bytes) -> str:
+    return data.removeprefix(SAME_AS).decode()
 
 
 @contextmanager
@@ -221,6 +226,8 @@ def kept(
     """
     global _kept
     limit = limit_bytes()
+    if exchange and not exchange.is_agreed(limit > 0):
+        exchange = None
     if not limit:
         yield None
         return

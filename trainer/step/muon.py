@@ -9,9 +9,10 @@ References:
     The size of an update: Moonlight, section 2.2, https://arxiv.org/abs/2502.16982
 """
 
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,16 @@ def scale_by_muon(
 
     def orthogonal_steps(steps: Any, params: Any) -> Params:
         del params
-        return {name: _orthogonal_step(step, matrices[name]) for name, step in steps.items()}
+        mesh = dict(jax.sharding.get_abstract_mesh().shape)
+        stacks = {name: _stack(step, matrices[name], mesh) for name, step in steps.items()}
+        updates = Params()
+        for group in _groups(stacks, mesh.get("fsdp", 1)):
+            found = _orthogonal_group(list(group.values()), mesh)
+            updates |= {
+                name: _as_weight(update, steps[name].shape, matrices[name])
+                for name, update in zip(group, found, strict=True)
+            }
+        return {name: updates[name] for name in steps}
 
     return optax.chain(optax.trace(momentum, nesterov=True), optax.stateless(orthogonal_steps))
 
@@ -60,37 +70,92 @@ def orthogonal(x_Zmn: jax.Array) -> jax.Array:
     return x_Zmn
 
 
-def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    found = matrix(axes)
-    assert found
-    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+class _Stack(NamedTuple):
+    """The matrices of a weight: the layers first, then other stacked dims, rows and columns."""
+
+    matrices: jax.Array
+    stored: tuple[str | None, ...]
+    """Mesh axis of each dim."""
+
+    @property
+    def layers(self) -> int:
+        return self.matrices.shape[0]
+
+
+def _stack(step: jax.Array, axes: tuple[str, ...], mesh: Mapping[str, int]) -> _Stack:
+    dims = _dims(axes)
+    stored = sharding_rules.partition(step.shape, axes, mesh) if mesh else (None,) * step.ndim
+    sides = (dims.rows, dims.columns)
+    shape = [step.shape[dim] for dim in dims.stacked]
+    shape += [math.prod(step.shape[dim] for dim in side) for side in sides]
+    of_sides = [next((stored[dim] for dim in side if stored[dim]), None) for side in sides]
+    stacked = step.transpose((*dims.stacked, *dims.rows, *dims.columns)).reshape(shape)
+    return _Stack(stacked, (*(stored[dim] for dim in dims.stacked), *of_sides))
+
+
+def _as_weight(update: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
+    """Returns the update of a stack with the shape of its weight."""
+    dims = _dims(axes)
+    order = (*dims.stacked, *dims.rows, *dims.columns)
+    return update.reshape([shape[dim] for dim in order]).transpose(
+        [order.index(dim) for dim in range(len(shape))]
+    )
+
+
+def _dims(axes: tuple[str, ...]) -> Matrix:
+    dims = matrix(axes)
+    assert dims
+    return dims
+
+
+def _groups(stacks: Mapping[str, _Stack], devices: int) -> list[dict[str, _Stack]]:
+    """Groups stacks of matrices alike, up to one layer per device.
+
+    Devices with fewer layers than others wait for these: a group has one round of layers where its
+    stacks had one each.
+    """
+    groups = list[dict[str, _Stack]]()
+    for name, stack in stacks.items():
+        for group in groups:
+            if _fits(stack, list(group.values()), devices):
+                group[name] = stack
+                break
+        else:
+            groups.append({name: stack})
+    return groups
+
+
+def _fits(stack: _Stack, group: Sequence[_Stack], devices: int) -> bool:
+    first = group[0]
+    is_alike = stack.matrices.shape[1:] == first.matrices.shape[1:] and stack.stored == first.stored
+    is_whole = stack.stored[0] is None  # joined layers that a pipeline splits would move
+    return is_alike and is_whole and stack.layers + sum(one.layers for one in group) <= devices
+
+
+def _orthogonal_group(group: Sequence[_Stack], mesh: Mapping[str, int]) -> list[jax.Array]:
+    """Returns the updates of stacks that are exchanged together."""
+    joined = jnp.concatenate([stack.matrices for stack in group])
     if not mesh:
-        return _of_matrices(step, found)
-    layer = found.stacked[0]
-    padded = _padded(step, layer, mesh["fsdp"])
-    stored = sharding_rules.partition(step.shape, axes, mesh)
-    layout = _by_layers(stored, layer)
-    update = _of_matrices(jax.lax.with_sharding_constraint(padded, PartitionSpec(*layout)), found)
-    update = jax.lax.with_sharding_constraint(update, PartitionSpec(*layout))
-    update = jax.lax.with_sharding_constraint(update, PartitionSpec(*stored))
-    return jax.lax.slice_in_dim(update, 0, step.shape[layer], axis=layer)
+        update = _updates(joined)
+    else:
+        stored = PartitionSpec(*group[0].stored)
+        # Whole layers per device, not shards of all: no work is duplicated.
+        rest = (None if axis == "fsdp" else axis for axis in group[0].stored[1:])
+        by_layers = PartitionSpec("fsdp", *rest)
+        padded = _padded(joined, mesh["fsdp"])
+        update = _updates(jax.lax.with_sharding_constraint(padded, by_layers))
+        update = jax.lax.with_sharding_constraint(update, by_layers)
+        update = jax.lax.with_sharding_constraint(update, stored)
+    ends = list(itertools.accumulate(stack.layers for stack in group))
+    return jnp.split(update[: ends[-1]], ends[:-1])
 
 
-def _padded(step: jax.Array, layer: int, devices: int) -> jax.Array:
-    """Returns the step with layers of zeros, so that all devices have the same number."""
-    missing = -step.shape[layer] % devices
-    return jnp.pad(step, [(0, missing if dim == layer else 0) for dim in range(step.ndim)])
+def _padded(stack: jax.Array, devices: int) -> jax.Array:
+    """Returns the stack with layers of zeros, so that all devices have the same number."""
+    return jnp.pad(stack, [(0, -stack.shape[0] % devices), *[(0, 0)] * (stack.ndim - 1)])
 
 
-def _by_layers(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:
-    """Returns a layout with whole layers per device, not shards of all: no work is duplicated."""
-    whole = [None if axis == "fsdp" else axis for axis in stored]
-    return (*whole[:layer], "fsdp", *whole[layer + 1 :])
-
-
-def _of_matrices(step: jax.Array, found: Matrix) -> jax.Array:
-    order = (*found.stacked, *found.rows, *found.columns)
-    matrices = step.transpose(order)
-    rows, columns = (math.prod(step.shape[d] for d in dims) for dims in (found.rows, found.columns))
-    update_Zmn = orthogonal(matrices.reshape(-1, rows, columns)) * RMS * max(rows, columns) ** 0.5
-    return update_Zmn.reshape(matrices.shape).transpose([order.index(d) for d in range(step.ndim)])
+def _updates(stack: jax.Array) -> jax.Array:
+    rows, columns = stack.shape[-2:]
+    update_Zmn = orthogonal(stack.reshape(-1, rows, columns)) * RMS * max(rows, columns) ** 0.5
+    return update_Zmn.reshape(stack.shape)

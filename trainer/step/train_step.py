@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import mesh_layout, sharding_rules
+from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import batch_shardings
 from trainer.data.packing import Batch
@@ -23,7 +24,7 @@ from trainer.model import AnyNetwork, Params, network_of
 from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
-from trainer.step import compiler_options, optimizer
+from trainer.step import compiler_options, local_sums, optimizer
 from trainer.step.dpo import pair_sums
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.loss import loss_and_load
@@ -107,6 +108,8 @@ class TrainProgram:
     kept_as: dict[str, jnp.dtype]
     """Storage dtype of each parameter that is not trained."""
     fsdp_rows: int
+    sums_locally: bool
+    """Whether each device computes the gradients of its own rows: see local_sums.py."""
 
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "TrainProgram":
@@ -119,7 +122,8 @@ class TrainProgram:
         placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
-        return cls(job, mesh, network, rule, placed, kept_as, rows)
+        locally = sums_locally(job, plan)
+        return cls(job, mesh, network, rule, placed, kept_as, rows, locally)
 
     @property
     def is_pipelined(self) -> bool:
@@ -208,7 +212,7 @@ class TrainProgram:
     def gradients(self, state: TrainState[jax.Array], batch: Batch) -> Params:
         """Returns the gradients of a global batch, summed over its targets."""
         with scattering_by_rows(self.fsdp_rows):
-            return self._sums(state, batch)[0]
+            return self._sums(state, batch)[1]
 
     def compiled_step(
         self, batch: Batch, options: Mapping[str, str] = MappingProxyType({})
@@ -265,11 +269,11 @@ class TrainProgram:
         is False.
         """
         with scattering_by_rows(self.fsdp_rows):
-            grads, loss, counts = self._sums(state, batch)
+            (loss, counts), grads = self._sums(state, batch)
         tokens = jnp.maximum(counts.targets, 1)  # a small batch of conversations may have no answer
         # Values of the mean over all targets. One collective sums loss and number of targets.
         with jax.named_scope("clipping"):
-            loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
+            loss, grad_norm = loss / tokens, self._norm(grads) / tokens
         applied = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         applied &= (loss <= limits[0]) & (grad_norm <= limits[1])
         settings = self.job.optimizer
@@ -310,21 +314,33 @@ class TrainProgram:
         )
         return TrainState(state.step + 1, params, moments, average)
 
-    def _sums(self, state: TrainState[jax.Array], batch: Batch) -> tuple[Params, jax.Array, Counts]:
-        """Returns gradients, loss and counts, summed over the global batch's targets or pairs."""
+    def _sums(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
+        """Returns loss, counts and gradients, summed over the global batch's targets or pairs."""
+        if not self.sums_locally:
+            return self._sums_of_rows(state, batch)
 
+        def sums(weights: Params, batch: Batch, step: jax.Array) -> Sums:
+            params, base = _parted(weights, self.kept_as)
+            return self._sums_of_rows(TrainState(step, params, None, None, base), batch)
+
+        weights = {**(state.frozen_params or {}), **state.params}
+        return local_sums.local_sums(
+            self.mesh, self.parameter_shardings, sums, weights, batch, state.step
+        )
+
+    def _sums_of_rows(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, Counts]:
             weights = {**(state.frozen_params or {}), **params}
             return micro_batch_loss(self.network, weights, micro, state.step)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         if self.is_pipelined:
-            (loss, counts), grads = gradient(state.params, batch)
-            return self._placed(grads), loss, counts
+            sums, grads = gradient(state.params, batch)
+            return sums, self._placed(grads)
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
-            (loss, counts), grads = gradient(state.params, first)
-            return self._placed(grads), loss, counts
+            sums, grads = gradient(state.params, first)
+            return sums, self._placed(grads)
 
         def accumulate(total: Sums, micro: Batch) -> tuple[Sums, None]:
             sums, grads = jax.tree.map(jnp.add, total, gradient(state.params, micro))
@@ -334,8 +350,7 @@ class TrainProgram:
         weights = {**(state.frozen_params or {}), **state.params}
         none = Counts(zero, zero, zero) if self.job.dpo else Counts(zero, load=no_load(weights))
         zeros = ((zero, none), jax.tree.map(jnp.zeros_like, state.params))
-        ((loss, counts), grads), _ = jax.lax.scan(accumulate, zeros, batch)
-        return grads, loss, counts
+        return jax.lax.scan(accumulate, zeros, batch)[0]
 
     def _of_all_devices(
         self, examples: jax.Array, requests: jax.Array
@@ -363,8 +378,16 @@ class TrainProgram:
         digest_of_all, *votes = sums(examples, requests)
         return digest_of_all, jnp.max(jnp.where(jnp.stack(votes) > 0, kinds, 0))
 
+    def _norm(self, grads: Params) -> jax.Array:
+        """Returns the norm of all gradients together."""
+        if self.sums_locally:
+            return local_sums.norm(self.mesh, self.parameter_shardings, grads)
+        return optax.tree.norm(grads)
+
     def _placed(self, grads: Params) -> Params:
         """Shards gradients like their parameters, so that they are summed directly into shards."""
+        if self.sums_locally:
+            return grads
         return jax.lax.with_sharding_constraint(grads, self.shardings.params)
 
 

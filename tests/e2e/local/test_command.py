@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import stat
@@ -54,7 +55,9 @@ def write(folder: Path, command: list[str], provider: str = "") -> None:
 
 
 def log(folder: Path, process: int) -> str:
-    return (folder / "runs" / "any" / "logs" / f"host-{process:04d}.log").read_text()
+    """Returns the output of a program without that of JAX's collectives, which may interrupt it."""
+    text = (folder / "runs" / "any" / "logs" / f"host-{process:04d}.log").read_text()
+    return re.sub(r"\[Gloo\].*\n", "", text)
 
 
 def state(folder: Path) -> dict[str, object]:

@@ -41,8 +41,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
 SAVED = {"every_steps": 1, "keep": 10}
-MATRICES = 7
-"""Matrices in a layer: four of attention (query, key, value, output) and three of the MLP."""
 
 
 def _changes(**settings: Any) -> dict[str, Any]:
@@ -241,14 +239,22 @@ def test_orthogonal_matrices_have_singular_values_near_one(shape):
     assert values.max() < 1.3
 
 
-@pytest.mark.parametrize("layers", [2, 4, 6])
-def test_muon_moves_each_matrix_to_one_device_and_back(layers):
+@pytest.mark.parametrize(
+    ("layers", "exchanges"),
+    [
+        pytest.param(1, 2, id="all matrices of a shape together"),
+        pytest.param(2, 4, id="two by two"),
+        pytest.param(4, 7, id="each weight by itself"),
+        pytest.param(6, 7, id="with zeros for two layers"),
+    ],
+)
+def test_muon_moves_each_matrix_to_one_device_and_back(layers, exchanges):
     model = {**SMALL, "layers": layers}
     job = job_of(mesh={"fsdp": 4}, model=model, optimizer={"name": "muon"})
     step = bench(job, 4)
     found = collectives.of(step.text, step.plan)
     kinds = {one.kind: one.count for one in found if one.part == "optimizer"}
-    assert kinds.pop("all-to-all") == 2 * MATRICES
+    assert kinds.pop("all-to-all") == 2 * exchanges
     assert set(kinds) <= {"all-reduce"}, "the norm of the gradients"
 
 

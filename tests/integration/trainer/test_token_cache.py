@@ -269,7 +269,8 @@ def test_memory_holds_a_piece_not_the_corpus(
 ) -> None:
     caches("cache")
     monkeypatch.setattr(token_shards, "SHARD_BYTES", 100_000)
-    for number in range(100):
+    files = 200
+    for number in range(files):
         (tmp_path / f"{number}.txt").write_bytes(bytes(100_000))
     data = corpus(tmp_path / "corpus").model_copy(
         update={"source": "text", "path": str(tmp_path / "*.txt")}
@@ -278,5 +279,5 @@ def test_memory_holds_a_piece_not_the_corpus(
     tokens = token_cache.load(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(tokens.held_in) + len(tokens.held_out) == 100 * 100_001
-    assert peak < 4_000_000
+    assert len(tokens.held_in) + len(tokens.held_out) == files * 100_001
+    assert peak < 10_000_000, "half of the corpus; threads of other tests count, too"

@@ -198,12 +198,12 @@ def test_a_single_idle_host_waits_for_no_network() -> None:
     assert hang and (hang.deadline_s, hang.idle) == (4.0, True)
 
 
-def test_an_idle_host_has_five_times_its_usual_step() -> None:
+def test_an_idle_host_has_three_times_its_usual_step() -> None:
     gang = Gang(1)
     gang.train(step_s=1.5)
     gang.busy[0] = IDLE
     hang = gang.wait(60)
-    assert hang and hang.deadline_s == pytest.approx(7.5)
+    assert hang and hang.deadline_s == pytest.approx(4.5)
 
 
 def test_of_two_hosts_at_one_step_the_one_that_waits_for_data_is_behind() -> None:

@@ -266,7 +266,7 @@ class Deadlines(Section):
     step_s: Seconds = Field(
         default=10.0,
         description="Minimum deadline of a step in seconds, 0.4 of it for an idle host; the "
-        "deadline is five times the usual step time if that is longer.",
+        "deadline is five times the usual step time if that is longer (three times if idle).",
     )
     evaluate_s: Seconds = Field(
         default=120.0,

@@ -20,6 +20,7 @@ from trainer.contract.estimates.activations import by_layers, kept_per_token
 from trainer.contract.estimates.memory import logits_bytes
 from trainer.contract.estimates.roofline import layer_runs
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.local_sums import local_bytes
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import FLOAT32_BYTES
 from trainer.contract.protocol.host_memory import SLOTS
@@ -186,7 +187,7 @@ def _step(job: Job, plan: Plan) -> int:
     trained = sum(array.bytes_per_device for array in plan.trained)
     is_pipelined = plan.mesh["pipeline"] > 1
     accumulated = trained if plan.batch.grad_accum_steps > 1 and not is_pipelined else 0
-    needed = 2 * trained + accumulated
+    needed = 2 * trained + accumulated + local_bytes(job, plan)
     if not isinstance(job.model, CustomModel):
         needed += _activations(job, plan)
     return needed * plan.world.devices_per_host
