@@ -85,7 +85,7 @@ def test_a_process_compiles_what_process_0_has_and_it_lacks(programs: Path, tmp_
     assert all(lacks)
 
 
-def test_a_process_compiles_what_process_0_does_not_keep(programs: Path, tmp_path: Path) -> None:
+def test_a_process_compiles_what_process_0_does_not_keep(no_programs: Path, tmp_path: Path) -> None:
     keeps_nothing = {0: {PROGRAMS_BYTES: "0"}}
     first = attempt(1, tmp_path / "run", until=FIRST_STEPS, host_env=keeps_nothing)
     assert all(compilations for _, compilations in work(first))
