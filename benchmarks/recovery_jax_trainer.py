@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,24 @@ def main() -> None:
     from launcher.gang.connect import connected
     from launcher.providers.local import provider
 
+    _keep_agents()
     folder, every_steps, step_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     world = find_cluster("tpu-v4-16").value.world(simulated=True)
     with provider.start(world) as hosts:
         threading.Thread(target=_replace, args=(hosts.nodes,), daemon=True).start()
         with connected(hosts, folder, Listener()):
             _fit({"folder": str(folder), "every_steps": every_steps, "step_s": step_s})
+
+
+def _keep_agents() -> None:
+    """Starts nodes with Ray's own agents, which make the runtime environments of JaxTrainer."""
+    from launcher.providers.ray import node_spec
+    from launcher.providers.ray.node_group import NodeSpec
+
+    def with_agents(make: Callable[..., NodeSpec]) -> Callable[..., NodeSpec]:
+        return lambda *args, **options: replace(make(*args, **options), has_agents=True)
+
+    node_spec.head, node_spec.host = with_agents(node_spec.head), with_agents(node_spec.host)
 
 
 def _replace(nodes: Any) -> None:
