@@ -1,7 +1,7 @@
 """Measures what standby processes, in-memory checkpoints and collections do to the step time.
 
     python benchmarks/step_variation.py [--hosts 2] [--ways standby memory collection]
-        [--rounds 80] [--seconds 3]
+        [--rounds 120] [--seconds 2]
 
 Runs the same job on simulated hosts of this machine in several ways: "plain" with none of the
 three, "standby" with a standby process on each host, "memory" with in-memory checkpoints at the
@@ -90,8 +90,8 @@ def main() -> None:
     others = [way for way in WAYS if way != "plain"]
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ways", nargs="+", choices=others, default=others)
-    parser.add_argument("--rounds", type=int, default=80)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing may stay stopped
     launches: dict[str, Launch] = {}
