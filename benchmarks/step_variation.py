@@ -112,7 +112,7 @@ def main() -> None:
             way: step_times(_events(launch), [turn[way] for turn in turns])
             for way, launch in launches.items()
         }
-        print(f"{options.hosts} hosts, {options.rounds} rounds of {options.seconds:g} s")
+        print(f"{options.hosts} hosts, turns of {options.seconds:g} s")
         if "memory" in launches:
             print(f"memory: {_saves(launches['memory'])}")
     _print({way: times[way] for way in WAYS if way in times})
@@ -167,7 +167,10 @@ def _quantile_99(times: list[float]) -> float:
 
 def _print(times: dict[str, list[list[float]]]) -> None:
     """Prints a line for each way. Rounds in which one of them made no whole step are left out."""
-    whole = [number for number, one in enumerate(zip(*times.values(), strict=True)) if all(one)]
+    rounds = list(zip(*times.values(), strict=True))
+    whole = [number for number, one in enumerate(rounds) if all(one)]
+    assert whole, "no round has a step of each launch: raise --seconds"
+    print(f"{len(whole)} of {len(rounds)} rounds")
     ratios = (mean_ratio, _ratio_of(statistics.fmean), _ratio_of(_quantile_99))
     titles = "".join(f"{title:>24}" for title in ("rounds", "all steps", "99 %"))
     print(f"{'':12}{'steps':>7}{'mean':>11}{'99 %':>11}{titles}")
