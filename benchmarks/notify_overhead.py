@@ -1,25 +1,34 @@
 """Measures what webhooks that hang cost a training step, within one run.
 
-    python benchmarks/notify_overhead.py [--rounds 20] [--seconds 5] [--targets 8]
+    python benchmarks/notify_overhead.py [--rounds 40] [--seconds 3] [--targets 8]
 
-Runs a small training job on two simulated hosts. In half of the rounds, the process that drives the
-run also has a notifier whose targets do not answer. Prints the median step time with and without
-them, and the median and the quartiles of the ratios of neighbouring rounds. The same ratios of two
-rounds without targets say how much of it is noise.
+Runs a small training job on two simulated hosts. In one of the two turns of each round, the process
+that drives the run also has a notifier whose targets do not answer: see alternation.py. Prints the
+median step time with and without them, and the median over the rounds of the ratio of their mean
+steps, with its bootstrap interval of 95 %.
 """
 
 import argparse
 import json
 import statistics
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.alternation import Turn, alternate, mean_ratio, step_times, with_interval
+from launcher import find_run, plan, run
+from launcher.core.errors import InterruptError
+from launcher.notify.notifier import Notifier
+from tests.support.notices import notice_of
+from tests.support.processes import wait_until
+from tests.support.webhooks import webhook_server
+from trainer.contract.config.notify import UrlTarget
+
+JOB = Path(__file__).parents[1] / "jobs" / "quickstart.yaml"
 CLUSTER = "{accelerator: cpu, hosts: 2, devices_per_host: 1, provider: {kind: local}}"
 OVERRIDES = [
     "name=overhead", "steps=1000000", "eval=null", "sample=null", "checkpoint=null",
@@ -28,104 +37,66 @@ OVERRIDES = [
 WARM_UP_STEPS = 20
 
 
-@dataclass
-class Rounds:
-    """The rounds of a run: each with and without targets that hang."""
-
-    options: argparse.Namespace
-    folder: Path
-    spans: list[tuple[bool, float, float]] = field(default_factory=list)
-    """Whether the targets hung, the begin and the end, in seconds since the epoch."""
-
-    def run(self) -> None:
-        """Waits for the first steps, makes the rounds, and stops the run."""
-        from launcher import find_run
-
-        events = self.folder / "runs" / "overhead" / "events.jsonl"
-        while len(step_times(events)) < WARM_UP_STEPS:
-            time.sleep(0.5)
-        for number in range(2 * self.options.rounds):
-            self._round(hangs=number % 4 in (1, 2))
-        find_run("overhead", self.folder / "runs").stop()
-
-    def _round(self, *, hangs: bool) -> None:
-        began = time.time()
-        if hangs:
-            self._hang()
-        else:
-            time.sleep(self.options.seconds)
-        self.spans.append((hangs, began, time.time()))
-
-    def _hang(self) -> None:
-        """Sends an event to all targets, which answer only at the end of the round."""
-        from launcher.notify.notifier import Notifier
-        from tests.support.notices import notice_of
-        from tests.support.webhooks import webhook_server
-        from trainer.contract.config.notify import UrlTarget
-
-        with webhook_server() as hooks, tempfile.TemporaryDirectory() as folder:
-            hooks.hangs = True
-            targets = [UrlTarget(url=f"{hooks.url}/{n}") for n in range(self.options.targets)]
-            notifier = Notifier(Path(folder), targets)
-            notifier.send(notice_of("straggler"))
-            time.sleep(self.options.seconds)
-            assert len(hooks.received) >= self.options.targets, "the targets were not reached"
-            hooks.ended.set()
-            notifier.close(timeout_s=0.0)
+@contextmanager
+def hanging(targets: int) -> Iterator[None]:
+    """Sends an event to targets, which answer only at the end."""
+    with webhook_server() as hooks, tempfile.TemporaryDirectory() as folder:
+        hooks.hangs = True
+        urls = [UrlTarget(url=f"{hooks.url}/{number}") for number in range(targets)]
+        notifier = Notifier(Path(folder), urls)
+        notifier.send(notice_of("straggler"))
+        yield
+        assert len(hooks.received) >= targets, "the targets were not reached"
+        hooks.ended.set()
+        notifier.close(timeout_s=0.0)
 
 
-def step_times(events: Path) -> list[tuple[float, float]]:
-    """Returns the time and the duration of each step of process 0, in seconds."""
-    if not events.exists():
-        return []
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
-    return [(one["received"], one["step_time_s"]) for one in lines if one["event"] == "step"]
+def take_turns(runs: Path, options: argparse.Namespace) -> list[dict[str, Turn]]:
+    """Waits for the first steps of the run, lets both ways take turns, and stops the run."""
+    wait_until(lambda: len(events_of(runs, "step")) >= WARM_UP_STEPS)
+    ways = {"without": nullcontext, "hanging": partial(hanging, options.targets)}
+    try:
+        return alternate(ways, options.rounds, options.seconds)
+    finally:
+        find_run("overhead", runs).stop()
 
 
-def print_ratios(rounds: Rounds, steps: Sequence[tuple[float, float]]) -> None:
-    """Prints the step times of both kinds of rounds, and their ratios."""
-    medians: dict[bool, list[float]] = {False: [], True: []}
-    for hangs, began, ended in rounds.spans:
-        medians[hangs].append(statistics.median(s for at, s in steps if began < at < ended))
-    without, with_hang = (1000 * statistics.median(medians[kind]) for kind in (False, True))
-    print(f"{len(steps)} steps; without targets {without:.2f} ms, hanging {with_hang:.2f} ms")
-    print(f"hanging against without: {_ratios(medians[True], medians[False])}")
-    print(f"without against without: {_ratios(medians[False][1:], medians[False][:-1])}")
+def events_of(runs: Path, kind: str) -> list[dict[str, Any]]:
+    """Returns the events of a kind that the run has written so far."""
+    path = runs / "overhead" / "events.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def _ratios(some: Sequence[float], others: Sequence[float]) -> str:
-    ratios = [one / other for one, other in zip(some, others, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"{middle:.3f} (quartiles {low:.3f} to {high:.3f})"
+def print_ratio(events: list[dict[str, Any]], turns: list[dict[str, Turn]]) -> None:
+    """Prints the step times of both ways, and their ratio."""
+    without, hang = (
+        step_times(events, [turn[way] for turn in turns]) for way in ("without", "hanging")
+    )
+    for name, rounds in (("without targets", without), ("hanging", hang)):
+        steps = [step for one in rounds for step in one]
+        print(f"{name}: {len(steps)} steps of {1000 * statistics.median(steps):.2f} ms")
+    pairs = list(zip(hang, without, strict=True))
+    print(f"hanging against without: {with_interval(pairs, mean_ratio)}")
 
 
 def main() -> None:
-    """Runs the job in this process, with the rounds in a thread."""
+    """Runs the job in this process, with the turns in a thread."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("rounds", 20), ("targets", 8)):
+    for name, default in (("rounds", 40), ("targets", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     options = parser.parse_args()
-    from launcher import plan, run
-    from launcher.core.errors import InterruptError
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "cluster.yaml").write_text(CLUSTER)
-        spec = plan(
-            ROOT / "jobs" / "quickstart.yaml", cluster=str(folder / "cluster.yaml"),
-            overrides=OVERRIDES, runs=folder / "runs",
-        )  # fmt: skip
-        rounds = Rounds(options, folder)
-        thread = threading.Thread(target=rounds.run)
-        thread.start()
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
+        cluster, runs = Path(name) / "cluster.yaml", Path(name) / "runs"
+        cluster.write_text(CLUSTER)
+        spec = plan(JOB, cluster=str(cluster), overrides=OVERRIDES, runs=runs)
+        turns = pool.submit(take_turns, runs, options)
         try:
             run(spec, progress=False)
-        except InterruptError:  # the rounds have stopped it
-            thread.join()
-        print_ratios(rounds, step_times(folder / "runs" / "overhead" / "events.jsonl"))
+        except InterruptError:  # the turns have stopped it
+            print_ratio(events_of(runs, "step"), turns.result())
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

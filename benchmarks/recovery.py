@@ -12,7 +12,7 @@ before its first step. With `--spares`, there are hosts to take the place of a l
 round is a new run. With `--in-memory`, states are also kept in the memory of the hosts, every so
 many steps or `auto`. `--model large` has 1 GiB of state, and longer steps.
 
-After each fault, JaxTrainer runs too if `ray.train` can be imported:
+With two hosts and the small model, JaxTrainer runs too if `ray.train` can be imported:
 
     uv run --with "ray[train]==2.60.*" python benchmarks/recovery.py
 
@@ -49,6 +49,8 @@ from tests.support.processes import wait_until
 from tests.support.programs import standbys
 
 WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
+NEEDS = ("pyarrow", "fsspec", "pandas")
+"""Packages that `ray.train` imports, which Slipway's environment lacks."""
 EVERY_STEPS, STEP_S = 20, 0.1
 JOB = """\
 name: recovery
@@ -117,7 +119,8 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=180.0)
     options = parser.parse_args()
     ways = {"launch": _launch}
-    if all(importlib.util.find_spec(name) for name in ("pyarrow", "fsspec", "pandas")):
+    can_compare = options.hosts == 2 and options.model == "small"
+    if can_compare and all(map(importlib.util.find_spec, NEEDS)):
         ways["JaxTrainer"] = _jax_trainer
     titles = f"{'first step':>12} {'new step':>12} {'repeated':>9}"
     print(f"{'fault':12} {'aim':>6}  {'way':10} {titles}")
