@@ -54,7 +54,7 @@ def audit(
     launch audit quickstart --cluster tpu-v4-8 --simulate mesh.tensor=2
     """
     from launcher import api
-    from launcher.commands.audit import AuditOptions, audit_run, show
+    from launcher.commands.audit import AuditOptions, audit_run, fetch, show
     from launcher.core.json_output import print_json
 
     as_json = output is Output.json
@@ -65,7 +65,7 @@ def audit(
         other_code,
         as_json,
     )
-    found = audit_run(api.find_run(run, runs).fetch(), options)
+    found = audit_run(fetch(api.find_run(run, runs)), options)
     if as_json:
         print_json(found)
     else:

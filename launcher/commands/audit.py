@@ -12,13 +12,17 @@ from tempfile import mkdtemp
 
 from launcher.audit import result as results
 from launcher.audit.audit import audit
+from launcher.audit.programs import codes_of, made_with, shown_codes, version_changes, versions_of
 from launcher.audit.recorded import Recorded, read_recorded
 from launcher.audit.result import AuditResult
-from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
+from launcher.cluster.schema import Cluster, ClusterRef, Slurm, find_cluster
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
 from launcher.core.formatting import pluralize
+from launcher.executors.handle import RunHandle
+from launcher.executors.local import LocalExecutor
+from launcher.executors.registry import executor_for
 from launcher.executors.resume_point import new_cluster_ref
 from launcher.runs.folder import launched_in
 from launcher.runs.run_record import RunRecord, read_record
@@ -42,6 +46,22 @@ class AuditOptions:
     as_json: bool
 
 
+def fetch(handle: RunHandle) -> Path:
+    """Returns the folder of a run on this machine, after copying it here if it is elsewhere.
+
+    Raises UsageError for a run that another machine still drives, HostError when that machine does
+    not answer.
+    """
+    try:
+        return handle.fetch()
+    except JobError as error:
+        raise UsageError(
+            f"{error}: its record is there until it ends. Audit it afterwards (launch attach "
+            f"{handle.name} waits for its end), or let its hosts check each other during the run: "
+            "integrity.replay_every"
+        ) from None
+
+
 def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     """Audits a run, and records the verdict in its folder.
 
@@ -56,16 +76,17 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
         chdir(launched_in(folder)),
         _temporary_folder() as temporary,
     ):
-        recorded = read_recorded(record, steps)
         cluster = find_cluster(cluster_ref.name)
         _check(cluster.value, cluster_ref, options)
+        recorded = read_recorded(record, steps)
         report = sys.stderr if options.as_json else sys.stdout
         replays = Replays(
             recorded, cluster, cluster_ref, options.overrides, temporary,
             lambda text: print(text, file=report, flush=True),
         )  # fmt: skip
         _check_data_and_code(record, recorded, replays, other_code=options.other_code)
-        changes = tuple(_changes(recorded, replays))
+        before, now = versions_of(recorded.programs), versions.versions()
+        changes = (*version_changes(before, now), *_other_changes(recorded, replays))
         verdict = audit(recorded, replays, is_same_program=not changes)
     found = AuditResult(
         run=record.name,
@@ -77,10 +98,12 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
         cluster=cluster_ref.name,
         mesh=replays.plan.mesh,
         changes=changes,
+        run_versions=before,
+        replay_versions=now,
         hosts=replays.hosts,
         moved=replays.can_move,
         replays=replays.count,
-        **verdict.fields(),
+        **verdict.fields(made_with(before, now)),
     )
     results.write(found, folder)
     return found
@@ -129,14 +152,21 @@ def _check(cluster: Cluster, cluster_ref: ClusterRef, options: AuditOptions) -> 
         for override in options.overrides
         if not is_under(override.partition("=")[0], ROUNDING_ONLY)
     ]
-    if cluster.is_elsewhere and not cluster_ref.simulated:
+    if not isinstance(executor_for(cluster, simulated=cluster_ref.simulated), LocalExecutor):
         problems.append(
-            f"--cluster {cluster_ref.name}: its first host drives runs, and an audit drives its "
-            "replays itself. Call it on that host, or use a cluster that this machine drives "
-            "(local, attach, --simulate)"
+            f"--cluster {cluster_ref.name}: one of its hosts drives its runs (provider: "
+            f"{cluster.provider.kind}), and an audit drives its replays itself. Replay on this "
+            "machine (--cluster local, --simulate), or call the audit on a host of that cluster, "
+            f"{_on_a_host(cluster)}"
         )
     if problems:
         raise UsageError("\n".join(problems))
+
+
+def _on_a_host(cluster: Cluster) -> str:
+    if isinstance(cluster.provider, Slurm):
+        return "inside an allocation (salloc)"
+    return "with a cluster file for the Ray of its hosts (provider: {kind: attach, address: auto})"
 
 
 def _check_data_and_code(
@@ -151,26 +181,22 @@ def _check_data_and_code(
             f"{known[:SHOWN_OF_HASH]}, and data.{recorded.job.data.source} here has "
             f"{here[:SHOWN_OF_HASH]}. Restore its files"
         )
-    code = code_of(recorded.job)
-    if recorded.code and recorded.code != code and not other_code:
+    code, codes = code_of(recorded.job), codes_of(recorded.programs)
+    if not other_code and codes - {code}:
         problems.append(
-            f"the code of {record.name} is missing: its hash is {recorded.code[:SHOWN_OF_HASH]}, "
-            f"and that of the code here is {code[:SHOWN_OF_HASH]}. Check out the version that ran "
-            "it, or compare up to rounding with --other-code"
+            f"the code of {record.name} is missing: its hash is {shown_codes(codes)}, and that of "
+            f"the code here is {shown_codes({code})}. Check out the version that ran it, or "
+            "compare up to rounding with --other-code"
         )
     if problems:
         raise UsageError("\n".join(problems))
 
 
-def _changes(recorded: Recorded, replays: Replays) -> Iterator[str]:
-    """Yields what makes the program of the replays another one than that of the run."""
-    now = versions.versions()
-    for name in {**recorded.versions, **now}:
-        before, after = recorded.versions.get(name, "none"), now.get(name, "none")
-        if before != after:
-            yield f"{name}: {before} -> {after}"
-    if recorded.code != (code := code_of(recorded.job)):
-        yield f"code: {recorded.code[:SHOWN_OF_HASH] or 'unknown'} -> {code[:SHOWN_OF_HASH]}"
+def _other_changes(recorded: Recorded, replays: Replays) -> Iterator[str]:
+    """Yields what else makes the program of the replays another one than that of the run."""
+    code, codes = code_of(recorded.job), codes_of(recorded.programs)
+    if codes != {code}:
+        yield f"code: {shown_codes(codes)} -> {shown_codes({code})}"
     if not is_same_computation(recorded, replays):
         yield f"mesh or split of the batch: now {_described(replays)}"
 

@@ -14,6 +14,7 @@ from launcher.runs.timeline import driver_time
 from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics
 from trainer.contract.protocol.events import (
     CheckpointIntervalEvent,
+    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
     Event,
     InitializedEvent,
@@ -55,6 +56,8 @@ class SaveAccount:
                 self._end(self.latest, is_fault=self._is_fault(event))
             case CheckpointSavedEvent():
                 self.saved = event.step
+            case CheckpointsDiscardedEvent():
+                self.saved = event.newest or 0
             case RestoredEvent():
                 self._restored(event)
             case CheckpointIntervalEvent():

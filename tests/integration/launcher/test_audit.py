@@ -1,5 +1,7 @@
 """`launch audit`: what it refuses before anything starts, and how it keeps its verdicts."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +92,34 @@ def test_override_that_changes_more_than_rounding_is_refused(folder: Path) -> No
     ]
 
 
-def test_cluster_that_its_own_host_drives_is_refused(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "remedy"),
+    [
+        ("kind: ssh, hosts: [one, two], user: me", "(provider: {kind: attach, address: auto})"),
+        ("kind: attach, address: 'http://head:8265'", "(provider: {kind: attach, address: auto})"),
+        ("kind: slurm", "inside an allocation (salloc)"),
+    ],
+)
+def test_cluster_that_its_own_host_drives_is_refused_with_a_remedy(
+    folder: Path, tmp_path: Path, provider: str, remedy: str
+) -> None:
     cluster = tmp_path / "far.yaml"
     cluster.write_text(
-        "{accelerator: cpu, hosts: 2, devices_per_host: 1, "
-        "provider: {kind: ssh, hosts: [one, two], user: me}}"
+        f"{{accelerator: cpu, hosts: 2, devices_per_host: 1, provider: {{{provider}}}}}"
     )
     message = refusal(folder, where=(str(cluster), False, None))
-    assert "its first host drives runs" in message
+    assert "far.yaml: one of its hosts drives its runs (provider: " in message
+    assert message.endswith(remedy)
+
+
+def test_checkpoints_on_another_machine_are_missing_not_ignored(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoints")
+    event = {"event": "checkpoint_saved", "process": 0, "step": 3, "attempt": 1}
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    message = refusal(folder)
+    assert f"no whole checkpoint is in {folder}/checkpoints, and the run has saved 1" in message
+    assert "--steps 1-6" in message
 
 
 def test_run_without_recorded_steps_or_of_a_command_is_refused(tmp_path: Path) -> None:
@@ -129,6 +151,7 @@ def test_verdicts_are_kept_and_shown_in_the_report(folder: Path) -> None:
 def result_of(kind: AuditKind, **fields: Any) -> AuditResult:
     return AuditResult(
         run="small", time=0.0, first_step=4, last_step=6, start_step=3, checkpoints=(6,),
-        cluster="local", mesh={"fsdp": 1}, changes=(), hosts=4, moved=True, replays=5, kind=kind,
+        cluster="local", mesh={"fsdp": 1}, changes=(), run_versions={"jax": "1"},
+        replay_versions={"jax": "1"}, hosts=4, moved=True, replays=5, kind=kind,
         text=f"the verdict {kind}", **fields,
     )  # fmt: skip
