@@ -9,6 +9,7 @@ import pytest
 
 from launcher.audit import result as results
 from launcher.audit.differences import FirstDifference, Quantity
+from launcher.audit.recorded import read_recorded
 from launcher.audit.result import AuditKind, AuditResult
 from launcher.commands.audit import AuditOptions, audit_run
 from launcher.core.errors import UsageError
@@ -62,7 +63,8 @@ def test_other_data_and_other_code_are_both_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("2-3", "no whole checkpoint of small is older than step 2. Whole ones: 3, 6. Begin after"),
+        ("2-3", "no whole checkpoint of small is older than step 2. Whole ones in "),
+        ("2-3", "/checkpoints: 3, 6. Begin after one of them, or at step 1"),
         ("5-9", "small has not recorded 3 of these steps, first 7. Recorded: steps 1 to 6"),
         ("7", "small has not recorded step 7. Recorded: steps 1 to 6"),
         ("3-2", "--steps: expected FIRST-LAST, such as 400-420, found '3-2'"),
@@ -118,8 +120,21 @@ def test_checkpoints_on_another_machine_are_missing_not_ignored(folder: Path) ->
     with (folder / "events.jsonl").open("a") as events:
         events.write(json.dumps(event) + "\n")
     message = refusal(folder)
-    assert f"no whole checkpoint is in {folder}/checkpoints, and the run has saved 1" in message
     assert "--steps 1-6" in message
+    assert f"no whole checkpoint is in {folder}/checkpoints, and the run has saved 1" in message
+
+
+def test_versions_of_all_attempts_that_computed_the_steps_count(folder: Path) -> None:
+    """A run may continue with another JAX: a difference is then no corruption."""
+    with (folder / "events.jsonl").open("a") as events, (folder / "metrics.jsonl").open("a") as log:
+        for attempt, version in ((1, "1"), (2, "2")):
+            versions = {"jax": version}
+            started = {"event": "started", "process": 0, "attempt": attempt, "versions": versions}
+            events.write(json.dumps({**started, "code": "c" * 64}) + "\n")
+        log.write(json.dumps({"step": 6, "loss": 4.4, "attempt": 2}) + "\n")
+    found = [read_recorded(read_record(folder), steps).programs for steps in ((4, 6), (4, 5))]
+    of_both, of_first = ([one.versions["jax"] for one in programs] for programs in found)
+    assert (of_both, of_first) == (["1", "2"], ["1"])
 
 
 def test_run_without_recorded_steps_or_of_a_command_is_refused(tmp_path: Path) -> None:
