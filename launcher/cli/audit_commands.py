@@ -54,7 +54,8 @@ def audit(
     launch audit quickstart --cluster tpu-v4-8 --simulate mesh.tensor=2
     """
     from launcher import api
-    from launcher.commands.audit import AuditOptions, audit_run, fetch, show
+    from launcher.commands.audit import AuditOptions, audit_run, show
+    from launcher.commands.audit_elsewhere import fetch
     from launcher.core.json_output import print_json
 
     as_json = output is Output.json

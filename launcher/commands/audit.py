@@ -15,17 +15,16 @@ from launcher.audit.audit import audit
 from launcher.audit.programs import codes_of, made_with, shown_codes, version_changes, versions_of
 from launcher.audit.recorded import Recorded, read_recorded
 from launcher.audit.result import AuditResult
-from launcher.cluster.schema import Cluster, ClusterRef, Slurm, find_cluster
+from launcher.cluster.schema import Cluster, ClusterRef, Ssh, find_cluster
+from launcher.commands.audit_elsewhere import audit_on_hosts, problem
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
 from launcher.core.formatting import pluralize
-from launcher.executors.handle import RunHandle
-from launcher.executors.local import LocalExecutor
-from launcher.executors.registry import executor_for
 from launcher.executors.resume_point import new_cluster_ref
 from launcher.runs.folder import launched_in
 from launcher.runs.run_record import RunRecord, read_record
+from trainer.contract.config.loader import Loaded
 from trainer.contract.protocol import versions
 from trainer.contract.records.compatibility import SHOWN_OF_HASH, code_of
 
@@ -45,21 +44,15 @@ class AuditOptions:
     """Whether another code version than that of the run may compute the replays."""
     as_json: bool
 
+    @property
+    def arguments(self) -> list[str]:
+        """The words on another command line that replay the same steps with the same changes."""
+        steps = ["--steps", self.steps] if self.steps else []
+        return [*self.overrides, *steps, *["--other-code"] * self.other_code]
 
-def fetch(handle: RunHandle) -> Path:
-    """Returns the folder of a run on this machine, after copying it here if it is elsewhere.
-
-    Raises UsageError for a run that another machine still drives, HostError when that machine does
-    not answer.
-    """
-    try:
-        return handle.fetch()
-    except JobError as error:
-        raise UsageError(
-            f"{error}: its record is there until it ends. Audit it afterwards (launch attach "
-            f"{handle.name} waits for its end), or let its hosts check each other during the run: "
-            "integrity.replay_every"
-        ) from None
+    def report(self, text: str) -> None:
+        """Prints the progress. Standard output is for JSON alone, if the user wants that."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
 
 def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
@@ -68,27 +61,40 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     Raises UsageError before anything starts when the run or the options do not permit the replay,
     and JobError when a replay fails.
     """
-    began = time.time()
     record = read_record(folder)
     cluster_ref = new_cluster_ref(record.status.recorded.cluster or ClusterRef(), *options.where)
     steps = _parse_steps(options.steps)
-    with (
-        chdir(launched_in(folder)),
-        _temporary_folder() as temporary,
-    ):
+    with chdir(launched_in(folder)):
         cluster = find_cluster(cluster_ref.name)
         _check(cluster.value, cluster_ref, options)
-        recorded = read_recorded(record, steps)
-        report = sys.stderr if options.as_json else sys.stdout
+        provider = cluster.value.provider
+        if isinstance(provider, Ssh) and not cluster_ref.simulated:
+            of_hosts = (cluster.value, provider, cluster_ref)
+            found = audit_on_hosts(record, of_hosts, options.arguments, options.report)
+        else:
+            found = _audit_here(record, steps, cluster, cluster_ref, options)
+    results.write(found, folder)
+    return found
+
+
+def _audit_here(
+    record: RunRecord,
+    steps: tuple[int, int] | None,
+    cluster: Loaded[Cluster],
+    cluster_ref: ClusterRef,
+    options: AuditOptions,
+) -> AuditResult:
+    """Audits a run on hosts that this machine drives."""
+    began, recorded = time.time(), read_recorded(record, steps)
+    with _temporary_folder() as temporary:
         replays = Replays(
-            recorded, cluster, cluster_ref, options.overrides, temporary,
-            lambda text: print(text, file=report, flush=True),
-        )  # fmt: skip
+            recorded, cluster, cluster_ref, options.overrides, temporary, options.report
+        )
         _check_data_and_code(record, recorded, replays, other_code=options.other_code)
         before, now = versions_of(recorded.programs), versions.versions()
         changes = (*version_changes(before, now), *_other_changes(recorded, replays))
         verdict = audit(recorded, replays, is_same_program=not changes)
-    found = AuditResult(
+    return AuditResult(
         run=record.name,
         time=began,
         first_step=recorded.first,
@@ -105,8 +111,6 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
         replays=replays.count,
         **verdict.fields(made_with(before, now)),
     )
-    results.write(found, folder)
-    return found
 
 
 def show(found: AuditResult) -> None:
@@ -152,21 +156,10 @@ def _check(cluster: Cluster, cluster_ref: ClusterRef, options: AuditOptions) -> 
         for override in options.overrides
         if not is_under(override.partition("=")[0], ROUNDING_ONLY)
     ]
-    if not isinstance(executor_for(cluster, simulated=cluster_ref.simulated), LocalExecutor):
-        problems.append(
-            f"--cluster {cluster_ref.name}: one of its hosts drives its runs (provider: "
-            f"{cluster.provider.kind}), and an audit drives its replays itself. Replay on this "
-            "machine (--cluster local, --simulate), or call the audit on a host of that cluster, "
-            f"{_on_a_host(cluster)}"
-        )
+    if elsewhere := problem(cluster, cluster_ref):
+        problems.append(elsewhere)
     if problems:
         raise UsageError("\n".join(problems))
-
-
-def _on_a_host(cluster: Cluster) -> str:
-    if isinstance(cluster.provider, Slurm):
-        return "inside an allocation (salloc)"
-    return "with a cluster file for the Ray of its hosts (provider: {kind: attach, address: auto})"
 
 
 def _check_data_and_code(
