@@ -8,8 +8,8 @@ from launcher.core.events import AttemptEndedEvent, HangEvent, StateEvent, Strag
 from launcher.core.states import RunState
 from trainer.contract.config.notify import NotifyEvent
 from trainer.contract.protocol.events import (
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     RestoredEvent,
     StepEvent,

@@ -14,8 +14,8 @@ from launcher.core.events import (
 from launcher.core.formatting import format_seconds
 from launcher.core.states import EndReason
 from trainer.contract.protocol.events import (
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     RestoredEvent,
     SaveFailedEvent,

@@ -14,8 +14,8 @@ from launcher.runs.timeline import driver_time
 from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics
 from trainer.contract.protocol.events import (
     CheckpointIntervalEvent,
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     InitializedEvent,
     RestoredEvent,

@@ -32,8 +32,8 @@ from launcher.runs.folder import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.ui.plan_view import describe_world, host_color
 from trainer.contract.protocol.events import (
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     ErrorEvent,
     EvalEvent,
     Event,

@@ -293,7 +293,7 @@ def flip_from_step(folder: Path, step: int, name: str) -> tuple[Path, dict[str, 
     """
     changes = f"{GRADIENTS}\nchange_steps = change\n{CHECKS}{LASTING}"
     path = hook(folder, "trainer.integrity.host_check", changes, name)
-    return path, {"FAULT_STEP": str(step), "FAULT_CODE": str((3 << 13) | (24 << 8) | 7)}
+    return path, {"FAULT_STEP": str(step), "FAULT_CODE": str((3 << 13) | (27 << 8) | 7)}
 
 
 def hook(folder: Path, module: str, change: str, code: str) -> Path:

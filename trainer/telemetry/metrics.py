@@ -17,8 +17,8 @@ from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.save_interval import SaveInterval
 from trainer.contract.protocol.events import (
     CheckpointIntervalEvent,
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     EvalEvent,
     Event,
     RestoredEvent,

@@ -8,8 +8,8 @@ from launcher.notify import formats
 from launcher.notify.notices import Notice, RunProgress
 from trainer.contract.config.notify import NOTIFY_EVENTS, EmailTarget, NotifyEvent, UrlTarget
 from trainer.contract.protocol.events import (
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     HeartbeatEvent,
     RestoredEvent,

@@ -21,8 +21,8 @@ from tests.support.run_folders import event_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.protocol.events import (
-    CheckpointsDiscardedEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     EvalEvent,
     FinishedEvent,
     PhaseEvent,
