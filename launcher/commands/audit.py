@@ -15,8 +15,8 @@ from launcher.audit.audit import audit
 from launcher.audit.programs import codes_of, made_with, shown_codes, version_changes, versions_of
 from launcher.audit.recorded import Recorded, read_recorded
 from launcher.audit.result import AuditResult
-from launcher.cluster.schema import Cluster, ClusterRef, Ssh, find_cluster
-from launcher.commands.audit_elsewhere import audit_on_hosts, problem
+from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
+from launcher.commands.audit_elsewhere import problem
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
@@ -44,12 +44,6 @@ class AuditOptions:
     """Whether another code version than that of the run may compute the replays."""
     as_json: bool
 
-    @property
-    def arguments(self) -> list[str]:
-        """The words on another command line that replay the same steps with the same changes."""
-        steps = ["--steps", self.steps] if self.steps else []
-        return [*self.overrides, *steps, *["--other-code"] * self.other_code]
-
     def report(self, text: str) -> None:
         """Prints the progress. Standard output is for JSON alone, if the user wants that."""
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
@@ -67,24 +61,18 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     with chdir(launched_in(folder)):
         cluster = find_cluster(cluster_ref.name)
         _check(cluster.value, cluster_ref, options)
-        provider = cluster.value.provider
-        if isinstance(provider, Ssh) and not cluster_ref.simulated:
-            of_hosts = (cluster.value, provider, cluster_ref)
-            found = audit_on_hosts(record, of_hosts, options.arguments, options.report)
-        else:
-            found = _audit_here(record, steps, cluster, cluster_ref, options)
+        found = _audit(record, steps, cluster, cluster_ref, options)
     results.write(found, folder)
     return found
 
 
-def _audit_here(
+def _audit(
     record: RunRecord,
     steps: tuple[int, int] | None,
     cluster: Loaded[Cluster],
     cluster_ref: ClusterRef,
     options: AuditOptions,
 ) -> AuditResult:
-    """Audits a run on hosts that this machine drives."""
     began, recorded = time.time(), read_recorded(record, steps)
     with _temporary_folder() as temporary:
         replays = Replays(

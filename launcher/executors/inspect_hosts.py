@@ -33,7 +33,7 @@ def inspect_by_ssh(
     with Sessions(hosts, provisioned) as sessions:
         sessions.start(world, on_status)
         on_status(f"inspecting {pluralize(len(hosts), 'host')}")
-        return parse_reports(sessions.command(order).output)
+        return parse_reports(sessions.inspect_hosts(order).output)
 
 
 def parse_reports(output: str) -> dict[int, Seen]:

@@ -3,8 +3,8 @@
 Orders arrive on the host's standard input; answers go to its standard output. SSH hosts get
 NodeOrder first; Slurm's get the orders of slurm/node_protocol.py. The head answers HeadPort. Every
 host answers NodeUp, or Failed; NodeGone is the last answer.
-SSH hosts also get RunOrder, AuditOrder or DoctorOrder (the head only), RunBegun (the other hosts)
-and, at the end, EndNode. The head then answers RunStarted (a run only) and LaunchEnded.
+SSH hosts also get RunOrder or DoctorOrder (the head only), RunBegun (the other hosts) and, at the
+end, EndNode. The head then answers RunStarted and LaunchEnded.
 """
 
 import json
@@ -56,25 +56,6 @@ class DoctorOrder(Message):
         cluster = self.cluster.model_copy(update={"provider": priced})
         path.write_text(cluster.model_dump_json())
         return str(path)
-
-
-@dataclass(frozen=True)
-class AuditOrder(DoctorOrder):
-    """The order to audit a run whose folder the head has."""
-
-    kind: ClassVar = "audit"
-    runs: str
-    name: str
-    args: list[str]
-    """Options and overrides of `launch audit`."""
-    secrets: dict[str, str] = field(repr=False)
-    """The job's secrets, for `launch` on the head."""
-
-    def arguments(self, folder: Path, provider: Attach) -> list[str]:
-        """Returns the arguments of `launch` on the head; writes the cluster file into `folder`."""
-        cluster = self.cluster_file(folder, provider)
-        where = ["--cluster", cluster, "--runs", self.runs, "-o", "json"]
-        return ["audit", self.name, *self.args, *where]
 
 
 @dataclass(frozen=True)

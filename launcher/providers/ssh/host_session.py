@@ -19,7 +19,6 @@ from launcher.core.errors import HostError
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import POLL_INTERVAL_S, Node, exits, serve_node
 from launcher.providers.ray.host_protocol import (
-    AuditOrder,
     DoctorOrder,
     EndNode,
     Failed,
@@ -38,8 +37,8 @@ REPORT_TIMEOUT_S = 60.0
 """Seconds for a run to notice and report that its Ray has ended on the head."""
 LAUNCH = "launch"
 
-SshOrder = NodeOrder | RunOrder | AuditOrder | DoctorOrder | RunBegun | EndNode
-ORDER_TYPES = (NodeOrder, RunOrder, AuditOrder, DoctorOrder, RunBegun, EndNode)
+SshOrder = NodeOrder | RunOrder | DoctorOrder | RunBegun | EndNode
+ORDER_TYPES = (NodeOrder, RunOrder, DoctorOrder, RunBegun, EndNode)
 
 
 def serve_run(node: Node, orders: Orders[SshOrder]) -> None:
@@ -55,8 +54,6 @@ def serve_run(node: Node, orders: Orders[SshOrder]) -> None:
             match order:
                 case RunOrder():
                     run = start_run(node, order)
-                case AuditOrder():
-                    start(node, order.arguments(node.folder, own_ray(node)), order.secrets)
                 case DoctorOrder():
                     start_doctor(node, order)
                 case _:

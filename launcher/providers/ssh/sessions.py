@@ -84,15 +84,15 @@ class Sessions:
                 self._connections[number].send(RunBegun())
         return answer
 
-    def command(self, order: DoctorOrder, timeout_s: float = BEGIN_TIMEOUT_S) -> LaunchEnded:
-        """Returns the end of the command of `launch` on the head that is ordered.
+    def inspect_hosts(self, order: DoctorOrder) -> LaunchEnded:
+        """Returns the end of `launch doctor` on the head.
 
         Raises HostError when the head fails or does not answer.
         """
         head = self._connections[0]
         try:
             head.send(order)
-            return head.answer(LaunchEnded, timeout_s=timeout_s)
+            return head.answer(LaunchEnded, timeout_s=BEGIN_TIMEOUT_S)
         except SshError as error:
             raise HostError(f"{self._hosts[0].name}: {error}") from None
 

@@ -159,12 +159,3 @@ def test_run_continues_without_command_and_is_found_stopped_resumed(
     assert f"restored step {now['step']}" in resumed.stdout
     steps = [line[0] for line in curve(run.run_dir)]
     assert steps == list(range(1, now["step"] + 11))
-
-    words = ["--steps", f"{now['step'] + 1}-{now['step'] + 10}", "-o", "json"]
-    audited = run_launcher(project, traces.environment, "audit", "alone", *words)
-    assert audited.returncode == OK, audited.stdout + audited.stderr
-    found = json.loads(audited.stdout)
-    assert (found["kind"], found["hosts"], found["moved"]) == ("equal", 2, True)
-    assert found["checkpoints"][-1] == now["step"] + 10
-    assert json.loads((run.run_dir / "audits" / "0001.json").read_text()) == found
-    traces.assert_nothing_left(timeout_s=60.0)

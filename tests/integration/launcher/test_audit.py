@@ -97,6 +97,7 @@ def test_override_that_changes_more_than_rounding_is_refused(folder: Path) -> No
 @pytest.mark.parametrize(
     ("provider", "remedy"),
     [
+        ("kind: ssh, hosts: [one, two], user: me", "(provider: {kind: attach, address: auto})"),
         ("kind: attach, address: 'http://head:8265'", "(provider: {kind: attach, address: auto})"),
         ("kind: slurm", "inside an allocation (salloc)"),
     ],

@@ -10,33 +10,19 @@ from launcher.cluster.prices import price_per_chip_hour
 from launcher.cluster.schema import Attach, Cluster, Gcp, find_cluster, known_clusters
 from launcher.core.errors import HostError
 from launcher.core.messages import Message, MessageReader, encode
-from launcher.providers.ray.host_protocol import (
-    AuditOrder,
-    HeadPort,
-    LaunchEnded,
-    NodeOrder,
-    NodeUp,
-    RunOrder,
-)
+from launcher.providers.ray.host_protocol import HeadPort, LaunchEnded, NodeOrder, NodeUp, RunOrder
 from tests.support.worlds import tpu_world
 
-TYPES = (HeadPort, NodeUp, LaunchEnded, NodeOrder, RunOrder, AuditOrder)
-READER = MessageReader(TYPES, "host-1", HostError)
+READER = MessageReader((HeadPort, NodeUp, LaunchEnded, NodeOrder, RunOrder), "host-1", HostError)
 
 
 def run_order(cluster: Cluster) -> RunOrder:
     return RunOrder(cluster, "pod", "name: small", "runs", "small", "1", secrets={"KEY": "5ecret"})
 
 
-def audit_order(cluster: Cluster) -> AuditOrder:
-    words = ["mesh.tensor=2", "--steps", "4-6"]
-    return AuditOrder(cluster, "pod", "runs", "small", words, secrets={"KEY": "5ecret"})
-
-
 @pytest.mark.parametrize(
     "message",
     [
-        audit_order(find_cluster("local").value),
         NodeUp(),
         HeadPort(6379),
         LaunchEnded(1, "an error\n"),
@@ -80,14 +66,6 @@ def test_the_head_has_the_price_of_the_original_hosts(
     order = run_order(Cluster(accelerator="v4-32", provider=provider))
     path = order.cluster_file(tmp_path, Attach(kind="attach"))
     assert price_per_chip_hour(find_cluster(path).value) == expected
-
-
-def test_the_head_audits_on_its_own_hosts(tmp_path: Path) -> None:
-    order = audit_order(find_cluster("local").value)
-    assert order.arguments(tmp_path, Attach(kind="attach")) == [
-        "audit", "small", "mesh.tensor=2", "--steps", "4-6", "--cluster",
-        str(tmp_path / "pod.yaml"), "--runs", "runs", "-o", "json",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("hot", "expected"), [(True, False), (False, True)])
