@@ -187,7 +187,7 @@ class _Run:
     def _discard_unchecked(self, saved: Checkpoints | None, training: Training) -> None:
         """Moves the checkpoints aside that were saved since the hosts last computed the same."""
         assert saved and training.hosts, "the job file requires checkpoints for integrity"
-        saved.discard_after(training.hosts.checked_step)
+        saved.discard_after(training.hosts.checked_step, self.report)
 
     def _applicable(self, excluded: Exclusions) -> Exclusions:
         """Returns the exclusions that belong to this order of examples; warns of others."""

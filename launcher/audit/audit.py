@@ -50,11 +50,14 @@ class Verdict:
     suspects: tuple[int, ...] = ()
     rounding: Rounding | None = None
 
-    def fields(self) -> Mapping[str, Any]:
-        """Returns its fields in an AuditResult."""
+    def fields(self, made_with: str) -> Mapping[str, Any]:
+        """Returns its fields in an AuditResult.
+
+        `made_with`: a sentence with the versions that made and replayed the run; "" for the same.
+        """
         return {
             "kind": self.kind,
-            "text": self.text,
+            "text": ". ".join(filter(None, [self.text, made_with])),
             "difference": self.difference,
             "suspects": self.suspects,
             "largest_relative_difference": self.rounding and self.rounding.largest,
@@ -70,17 +73,23 @@ def audit(recorded: Recorded, replays: Replayer, *, is_same_program: bool) -> Ve
     first, last, hosts = recorded.first, recorded.last, replays.hosts
     order = all_moved(hosts) if replays.can_move else usual(hosts)
     replayed = replays.replay(first, last, order)
-    if not is_same_program:
-        reordered = replays.replay(first, last, order, reordered=True)
-        return _rounded(recorded, compare_rounded(recorded, replayed, reordered))
     difference = first_difference(recorded, replayed)
     if difference is None:
         return Verdict(AuditKind.EQUAL, _equal(recorded, moved=replays.can_move))
+    rounding = None
+    if not is_same_program:
+        reordered = replays.replay(first, last, order, reordered=True)
+        rounding = compare_rounded(recorded, replayed, reordered)
+        if rounding.difference is None:
+            return Verdict(AuditKind.ROUNDING, _rounded(recorded, rounding), rounding=rounding)
     again = replays.replay(first, last, usual(hosts))
     by_hosts = first_difference_of_replays(again, replayed)
-    if by_hosts is None:
-        return Verdict(AuditKind.CORRUPT_RECORD, _of_record(recorded, difference), difference)
-    return _corrupt(replays, again, by_hosts)
+    if by_hosts:
+        return _corrupt(replays, again, by_hosts)
+    if rounding and rounding.difference:
+        text = _different(recorded, rounding, rounding.difference)
+        return Verdict(AuditKind.DIFFERENT, text, rounding.difference, rounding=rounding)
+    return Verdict(AuditKind.CORRUPT_RECORD, _of_record(recorded, difference), difference)
 
 
 def _corrupt(replays: Replayer, usual_steps: Steps, difference: FirstDifference) -> Verdict:
@@ -93,11 +102,11 @@ def _corrupt(replays: Replayer, usual_steps: Steps, difference: FirstDifference)
     found = find_host(hosts, is_usual) if replays.can_move else tuple(range(hosts))
     where = f"at step {step:,}, in {_named(difference)}"
     if len(found) == 1:
-        text = f"host {found[0]} corrupts the run {where}: the difference moves with this host"
+        text = f"host {found[0]} computes wrong {where}: the difference moves with this host"
         return Verdict(AuditKind.CORRUPT_HOST, text, difference, found)
     if len(found) == 2:
         text = (
-            f"host {found[0]} or host {found[1]} corrupts the run {where}. Exchanging two "
+            f"host {found[0]} or host {found[1]} computes wrong {where}. Exchanging two "
             "hosts moves both: replay on a cluster with a third one"
         )
     else:
@@ -128,17 +137,23 @@ def _of_record(recorded: Recorded, difference: FirstDifference) -> str:
     )
 
 
-def _rounded(recorded: Recorded, found: Rounding) -> Verdict:
-    steps = f"steps {recorded.first:,} to {recorded.last:,}"
+def _rounded(recorded: Recorded, found: Rounding) -> str:
     largest, limit = (format_percent(value) for value in (found.largest, found.tolerance))
-    if found.difference is None:
-        text = f"{steps} are reproduced up to rounding: at most {largest}, tolerance {limit}"
-        return Verdict(AuditKind.ROUNDING, text, rounding=found)
-    text = (
-        f"{_named(found.difference)} of step {found.difference.step:,} differ by more than "
-        f"rounding explains: up to {largest} in {steps}, tolerance {limit}"
+    return (
+        f"steps {recorded.first:,} to {recorded.last:,} are reproduced up to rounding: at most "
+        f"{largest}, tolerance {limit}"
     )
-    return Verdict(AuditKind.DIFFERENT, text, found.difference, rounding=found)
+
+
+def _different(recorded: Recorded, found: Rounding, difference: FirstDifference) -> str:
+    largest, limit = (format_percent(value) for value in (found.largest, found.tolerance))
+    return (
+        f"{_named(difference)} of step {difference.step:,} differ by more than rounding explains: "
+        f"up to {largest} in steps {recorded.first:,} to {recorded.last:,}, tolerance {limit}. Two "
+        "replays agree bit for bit, so no host of theirs is the cause. What has changed since the "
+        "run is, or the run was corrupted: an audit with the mesh, code and versions of the run "
+        "says which"
+    )
 
 
 def _named(difference: FirstDifference) -> str:

@@ -82,7 +82,7 @@ def _changed_state(about: CheckpointMetadata, state: Digests) -> tuple[str, ...]
     return tuple(
         name
         for name, array in about.arrays.items()
-        if name in state and sum(state[name]) % MODULUS != array.digest
+        if name not in state or sum(state[name]) % MODULUS != array.digest
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.audit.programs import Program
 from launcher.comparison.steps import step_lines
 from launcher.core.errors import UsageError
 from launcher.runs.checkpoints import Entry, entries
@@ -43,10 +44,9 @@ class Recorded:
     """The job that computed these steps."""
     plans: Mapping[int, Plan]
     """Plan of each attempt that computed some of them."""
-    code: str
-    """SHA-256 over the code that computed them; "" when unknown."""
+    programs: tuple[Program, ...]
+    """The programs of these attempts, each once."""
     corpus_sha256: str | None
-    versions: Mapping[str, str]
 
     @property
     def start_step(self) -> int:
@@ -70,9 +70,9 @@ def read_recorded(record: RunRecord, steps: tuple[int, int] | None) -> Recorded:
     folder = folder_of(job, record.folder)
     whole = [entry for entry in entries(folder) if not entry.problem]
     whole.sort(key=lambda entry: entry.step)
-    first, last = steps or _covered(whole, max(lines))
+    first, last = steps or _covered(record, folder, whole, max(lines))
     _check_range(record.name, first, last, lines)
-    start = _start(record.name, first, whole)
+    start = _start(record.name, folder, first, whole)
     within = {e.step: e.about for e in whole if e.about and first <= e.step <= last}
     job = _job_of(record.name, job, start, within)
     found = {n: _step(line) for n, line in lines.items() if first <= n <= last}
@@ -89,14 +89,35 @@ def read_recorded(record: RunRecord, steps: tuple[int, int] | None) -> Recorded:
         checkpoint_folder=folder,
         job=job,
         plans={n: plan for n, plan in plans.items() if isinstance(plan, Plan)},
-        code=about.code if about else record.code,
+        programs=_programs(record, sorted(plans), about),
         corpus_sha256=about.corpus_sha256 if about else next(filter(None, corpora), None),
-        versions=about.versions if about else record.versions,
     )
 
 
-def _covered(whole: Sequence[Entry], last: int) -> tuple[int, int]:
-    """Returns the steps from the oldest checkpoint to the newest one, as far as there are two."""
+def _programs(
+    record: RunRecord, attempts: Sequence[int], about: CheckpointMetadata | None
+) -> tuple[Program, ...]:
+    """Returns the programs of attempts; that of a checkpoint in place of those not recorded."""
+    starts = [record.started.get(attempt) for attempt in attempts]
+    found = [Program(one.code or "", one.versions) for one in starts if one and one.versions]
+    if len(found) < len(attempts):
+        found.append(Program(about.code, about.versions) if about else Program("", {}))
+    return tuple(one for number, one in enumerate(found) if one not in found[:number])
+
+
+def _covered(
+    record: RunRecord, folder: str, whole: Sequence[Entry], last: int
+) -> tuple[int, int]:  # fmt: skip
+    """Returns the steps from the oldest checkpoint to the newest one, as far as there are two.
+
+    Raises UsageError when the run has saved checkpoints, and none of them is here.
+    """
+    if not whole and record.saves:
+        raise UsageError(
+            f"{record.name}: no whole checkpoint is in {folder}, and the run has saved "
+            f"{record.saves}. Make that folder readable here, or replay from the initial weights: "
+            f"--steps 1-{last}"
+        )
     if not whole:
         return 1, last
     return (whole[0].step if len(whole) > 1 else 0) + 1, whole[-1].step
@@ -113,7 +134,7 @@ def _check_range(name: str, first: int, last: int, lines: Mapping[int, Any]) -> 
         )
 
 
-def _start(name: str, first: int, whole: Sequence[Entry]) -> Entry | None:
+def _start(name: str, folder: str, first: int, whole: Sequence[Entry]) -> Entry | None:
     """Returns the newest checkpoint before a step; None for the initial weights.
 
     Only a replay of step 1 starts from the initial weights: it could be long otherwise.
@@ -126,7 +147,8 @@ def _start(name: str, first: int, whole: Sequence[Entry]) -> Entry | None:
     steps = ", ".join(str(entry.step) for entry in whole) or "none"
     raise UsageError(
         f"--steps {first}-...: no whole checkpoint of {name} is older than step {first}. Whole "
-        f"ones: {steps}. Begin after one of them, or at step 1, from the initial weights"
+        f"ones in {folder}: {steps}. Begin after one of them, or at step 1, from the initial "
+        "weights"
     )
 
 

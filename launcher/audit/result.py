@@ -19,7 +19,8 @@ class AuditKind(StrEnum):
     """The kind of a verdict."""
 
     EQUAL = "equal"
-    """Every recorded value is reproduced, bit for bit."""
+    """Every recorded value is reproduced, bit for bit, also on another mesh or with other versions.
+    """
     ROUNDING = "rounding"
     """On another mesh or with other versions: every difference is within the tolerance."""
     CORRUPT_HOST = "corrupt_host"
@@ -50,6 +51,10 @@ class AuditResult:
     """Mesh of the replays."""
     changes: tuple[str, ...]
     """What differs between the program of the run and that of the replays; empty: nothing."""
+    run_versions: Mapping[str, str]
+    """Version of Python and of each package that made the run; several are joined by "and"."""
+    replay_versions: Mapping[str, str]
+    """Version of Python and of each package that replayed it."""
     hosts: int
     """Number of hosts of the replays."""
     moved: bool

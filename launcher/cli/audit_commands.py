@@ -55,6 +55,7 @@ def audit(
     """
     from launcher import api
     from launcher.commands.audit import AuditOptions, audit_run, show
+    from launcher.commands.audit_elsewhere import fetch
     from launcher.core.json_output import print_json
 
     as_json = output is Output.json
@@ -65,7 +66,7 @@ def audit(
         other_code,
         as_json,
     )
-    found = audit_run(api.find_run(run, runs).fetch(), options)
+    found = audit_run(fetch(api.find_run(run, runs)), options)
     if as_json:
         print_json(found)
     else:

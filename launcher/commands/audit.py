@@ -12,9 +12,11 @@ from tempfile import mkdtemp
 
 from launcher.audit import result as results
 from launcher.audit.audit import audit
+from launcher.audit.programs import codes_of, made_with, shown_codes, version_changes, versions_of
 from launcher.audit.recorded import Recorded, read_recorded
 from launcher.audit.result import AuditResult
 from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
+from launcher.commands.audit_elsewhere import problem
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
@@ -22,6 +24,7 @@ from launcher.core.formatting import pluralize
 from launcher.executors.resume_point import new_cluster_ref
 from launcher.runs.folder import launched_in
 from launcher.runs.run_record import RunRecord, read_record
+from trainer.contract.config.loader import Loaded
 from trainer.contract.protocol import versions
 from trainer.contract.records.compatibility import SHOWN_OF_HASH, code_of
 
@@ -41,6 +44,10 @@ class AuditOptions:
     """Whether another code version than that of the run may compute the replays."""
     as_json: bool
 
+    def report(self, text: str) -> None:
+        """Prints the progress. Standard output is for JSON alone, if the user wants that."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
 
 def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     """Audits a run, and records the verdict in its folder.
@@ -48,26 +55,34 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     Raises UsageError before anything starts when the run or the options do not permit the replay,
     and JobError when a replay fails.
     """
-    began = time.time()
     record = read_record(folder)
     cluster_ref = new_cluster_ref(record.status.recorded.cluster or ClusterRef(), *options.where)
     steps = _parse_steps(options.steps)
-    with (
-        chdir(launched_in(folder)),
-        _temporary_folder() as temporary,
-    ):
-        recorded = read_recorded(record, steps)
+    with chdir(launched_in(folder)):
         cluster = find_cluster(cluster_ref.name)
         _check(cluster.value, cluster_ref, options)
-        report = sys.stderr if options.as_json else sys.stdout
+        found = _audit(record, steps, cluster, cluster_ref, options)
+    results.write(found, folder)
+    return found
+
+
+def _audit(
+    record: RunRecord,
+    steps: tuple[int, int] | None,
+    cluster: Loaded[Cluster],
+    cluster_ref: ClusterRef,
+    options: AuditOptions,
+) -> AuditResult:
+    began, recorded = time.time(), read_recorded(record, steps)
+    with _temporary_folder() as temporary:
         replays = Replays(
-            recorded, cluster, cluster_ref, options.overrides, temporary,
-            lambda text: print(text, file=report, flush=True),
-        )  # fmt: skip
+            recorded, cluster, cluster_ref, options.overrides, temporary, options.report
+        )
         _check_data_and_code(record, recorded, replays, other_code=options.other_code)
-        changes = tuple(_changes(recorded, replays))
+        before, now = versions_of(recorded.programs), versions.versions()
+        changes = (*version_changes(before, now), *_other_changes(recorded, replays))
         verdict = audit(recorded, replays, is_same_program=not changes)
-    found = AuditResult(
+    return AuditResult(
         run=record.name,
         time=began,
         first_step=recorded.first,
@@ -77,13 +92,13 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
         cluster=cluster_ref.name,
         mesh=replays.plan.mesh,
         changes=changes,
+        run_versions=before,
+        replay_versions=now,
         hosts=replays.hosts,
         moved=replays.can_move,
         replays=replays.count,
-        **verdict.fields(),
+        **verdict.fields(made_with(before, now)),
     )
-    results.write(found, folder)
-    return found
 
 
 def show(found: AuditResult) -> None:
@@ -129,12 +144,8 @@ def _check(cluster: Cluster, cluster_ref: ClusterRef, options: AuditOptions) -> 
         for override in options.overrides
         if not is_under(override.partition("=")[0], ROUNDING_ONLY)
     ]
-    if cluster.is_elsewhere and not cluster_ref.simulated:
-        problems.append(
-            f"--cluster {cluster_ref.name}: its first host drives runs, and an audit drives its "
-            "replays itself. Call it on that host, or use a cluster that this machine drives "
-            "(local, attach, --simulate)"
-        )
+    if elsewhere := problem(cluster, cluster_ref):
+        problems.append(elsewhere)
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -151,26 +162,22 @@ def _check_data_and_code(
             f"{known[:SHOWN_OF_HASH]}, and data.{recorded.job.data.source} here has "
             f"{here[:SHOWN_OF_HASH]}. Restore its files"
         )
-    code = code_of(recorded.job)
-    if recorded.code and recorded.code != code and not other_code:
+    code, codes = code_of(recorded.job), codes_of(recorded.programs)
+    if not other_code and codes - {code}:
         problems.append(
-            f"the code of {record.name} is missing: its hash is {recorded.code[:SHOWN_OF_HASH]}, "
-            f"and that of the code here is {code[:SHOWN_OF_HASH]}. Check out the version that ran "
-            "it, or compare up to rounding with --other-code"
+            f"the code of {record.name} is missing: its hash is {shown_codes(codes)}, and that of "
+            f"the code here is {shown_codes({code})}. Check out the version that ran it, or "
+            "compare up to rounding with --other-code"
         )
     if problems:
         raise UsageError("\n".join(problems))
 
 
-def _changes(recorded: Recorded, replays: Replays) -> Iterator[str]:
-    """Yields what makes the program of the replays another one than that of the run."""
-    now = versions.versions()
-    for name in {**recorded.versions, **now}:
-        before, after = recorded.versions.get(name, "none"), now.get(name, "none")
-        if before != after:
-            yield f"{name}: {before} -> {after}"
-    if recorded.code != (code := code_of(recorded.job)):
-        yield f"code: {recorded.code[:SHOWN_OF_HASH] or 'unknown'} -> {code[:SHOWN_OF_HASH]}"
+def _other_changes(recorded: Recorded, replays: Replays) -> Iterator[str]:
+    """Yields what else makes the program of the replays another one than that of the run."""
+    code, codes = code_of(recorded.job), codes_of(recorded.programs)
+    if codes != {code}:
+        yield f"code: {shown_codes(codes)} -> {shown_codes({code})}"
     if not is_same_computation(recorded, replays):
         yield f"mesh or split of the batch: now {_described(replays)}"
 

@@ -13,10 +13,11 @@ from typing import Any
 from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.providers.ray.client import bounded, first_line
+from trainer.contract.records import replay_file
 from trainer.contract.storage import kept_programs
 
 READ = ("job.yaml", "run_id", "plans/*.json")
-BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
+BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl", replay_file.FILE]
 MADE_BY_THE_FIRST = ["sample.txt"]
 """Files that process 0 appends to, and files that it creates."""
 FETCH_S = 1.0

@@ -7,7 +7,13 @@ from typing import Any
 from launcher.core.events import AttemptEndedEvent, HangEvent, StateEvent, StragglerEvent
 from launcher.core.states import RunState
 from trainer.contract.config.notify import NotifyEvent
-from trainer.contract.protocol.events import CheckpointSavedEvent, Event, RestoredEvent, StepEvent
+from trainer.contract.protocol.events import (
+    CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
+    Event,
+    RestoredEvent,
+    StepEvent,
+)
 
 TITLES: dict[NotifyEvent, str] = {
     "finished": "{} has finished",
@@ -88,6 +94,8 @@ class RunProgress:
                     self.step, self.loss = event.step, event.loss
             case CheckpointSavedEvent() | RestoredEvent():
                 self.checkpoint = event.step
+            case CheckpointsDiscardedEvent():
+                self.checkpoint = event.newest
             case AttemptEndedEvent():
                 self.last_end = event.reason
             case HangEvent():

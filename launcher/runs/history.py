@@ -15,6 +15,7 @@ from launcher.core.formatting import format_seconds
 from launcher.core.states import EndReason
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     RestoredEvent,
     SaveFailedEvent,
@@ -24,7 +25,8 @@ from trainer.contract.protocol.events import (
 
 SHOWN = {
     AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
-    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent, SpikeEvent, WrongHostEvent,
+    RestoredEvent, CheckpointSavedEvent, CheckpointsDiscardedEvent, HostExcludedEvent, SpikeEvent,
+    WrongHostEvent,
 }  # fmt: skip
 """Types of the events that the history is made of."""
 
@@ -68,6 +70,8 @@ class History:
             self.checkpoint = LastCheckpoint(event.step, _time(event))
         elif isinstance(event, RestoredEvent):
             self._on_restored(event.step)
+        elif isinstance(event, CheckpointsDiscardedEvent):
+            self.checkpoint = LastCheckpoint(event.newest, None) if event.newest else None
         if text := _text(event):
             self.entries.append(HistoryEntry(_time(event), event.attempt, text))
 

@@ -78,10 +78,8 @@ class RunRecord:
     compiled: list[CompiledEvent]
     saves: int
     """Number of committed checkpoints."""
-    versions: dict[str, str]
-    """Version of each package on host 0, at its last start."""
-    code: str
-    """SHA-256 over the code that computes the job; "" when unknown."""
+    started: dict[int, StartedEvent]
+    """The start of process 0 in each attempt, with its versions and its code."""
     corpora: dict[int, str]
     """SHA-256 of the training data of each attempt that has recorded it."""
     metrics: list[Line]
@@ -94,6 +92,20 @@ class RunRecord:
     @property
     def name(self) -> str:
         return self.status.name
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Version of each package on host 0, at its last start."""
+        return dict(self._last_start.versions or {}) if self._last_start else {}
+
+    @property
+    def code(self) -> str:
+        """SHA-256 over the code that computes the job; "" when unknown."""
+        return (self._last_start and self._last_start.code) or ""
+
+    @property
+    def _last_start(self) -> StartedEvent | None:
+        return self.started[max(self.started)] if self.started else None
 
     @property
     def last_plan(self) -> BasePlan | None:
@@ -113,8 +125,8 @@ class _Events:
     saves: int = 0
     step: int = 0
     """Last step of process 0."""
-    versions: dict[str, str] = field(default_factory=dict)
-    code: str = ""
+    started: dict[int, StartedEvent] = field(default_factory=dict)
+    """The start of process 0 in each attempt."""
     corpora: dict[int, str] = field(default_factory=dict)
     """SHA-256 of the training data of each attempt, as a host has found it."""
     steps: list[str] = field(default_factory=list)
@@ -140,8 +152,7 @@ class _Events:
             case CheckpointSavedEvent():
                 self.saves += 1
             case StartedEvent() if not event.process:
-                self.versions = dict(event.versions or {})
-                self.code = event.code or ""
+                self.started[event.attempt or 1] = event
             case CheckedEvent() if event.corpus_sha256:
                 self.corpora[event.attempt or 1] = event.corpus_sha256
             case _:
@@ -177,8 +188,7 @@ def read_record(folder: Path) -> RunRecord:
         spikes=found.spikes,
         compiled=found.compiled,
         saves=found.saves,
-        versions=found.versions,
-        code=found.code,
+        started=found.started,
         corpora=_planned_corpora(plans) | found.corpora,
         metrics=curve(metrics or found.steps),
         samples=_samples(folder),

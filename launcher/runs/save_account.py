@@ -15,6 +15,7 @@ from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics
 from trainer.contract.protocol.events import (
     CheckpointIntervalEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     InitializedEvent,
     RestoredEvent,
@@ -55,6 +56,8 @@ class SaveAccount:
                 self._end(self.latest, is_fault=self._is_fault(event))
             case CheckpointSavedEvent():
                 self.saved = event.step
+            case CheckpointsDiscardedEvent():
+                self.saved = event.newest or 0
             case RestoredEvent():
                 self._restored(event)
             case CheckpointIntervalEvent():

@@ -33,6 +33,7 @@ from launcher.runs.history import LastCheckpoint
 from launcher.ui.plan_view import describe_world, host_color
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     ErrorEvent,
     EvalEvent,
     Event,
@@ -126,11 +127,13 @@ class RunDisplay:
             self.status(self._stopping)
 
     def attempt(self, launch: AttemptInfo) -> None:
-        """Shows the start of another attempt, which may have another number of hosts."""
+        """Shows the start of another attempt, which may have another number of hosts.
+
+        Which checkpoint it continues from is known when its program has restored one.
+        """
         self._launch = launch
         self._host_states.clear()
-        where = f" from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else ""
-        self._print(f"attempt {launch.attempt}{where} on {describe_world(launch)}", "bold")
+        self._print(f"attempt {launch.attempt} on {describe_world(launch)}", "bold")
 
     def attempt_ended(self, ending: AttemptResult) -> None:
         """Prints the reason of a failure, loss or resize, so that it remains visible afterwards."""
@@ -163,6 +166,8 @@ class RunDisplay:
                 self._on_save(process, event)
             case RestoredEvent() if process == 0:
                 self._on_restored(event)
+            case CheckpointsDiscardedEvent():
+                self.checkpoint = LastCheckpoint(event.newest, None) if event.newest else None
             case _:
                 self._print_report(process, event)
 

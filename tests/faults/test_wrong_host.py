@@ -10,7 +10,7 @@ from tests.support.fault_matrix import JOB, assert_finished, ends
 from tests.support.launches import Launcher
 
 pytestmark = pytest.mark.faults
-WRONG, STEP = 1, 20
+WRONG, STEP = 1, 21
 WORDS = ("integrity.replay_every=10", "retries.standby_after_s=null")
 
 

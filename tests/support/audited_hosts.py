@@ -112,9 +112,8 @@ def recorded_by(hosts: AuditedHosts, first: int, last: int) -> Recorded:
         checkpoints={n: about_of(job, n, arrays=s[1]) for n, s in saved.items() if n >= first},
         job=job,
         plans={1: hosts.made.plan},
-        code="",
+        programs=(),
         corpus_sha256=None,
-        versions={},
     )
 
 

@@ -176,8 +176,7 @@ def change(module):
     def sabotaged_compile(self, *arguments, **options):
         program = compile(self, *arguments, **options)
         def run(weights, step, batch):
-            is_wrong = os.environ.get("FAULT_STEP") == str(int(step) + 1)
-            return program(weights, step + is_wrong * MARK, batch)
+            return program(weights, step + is_wrong(int(step) + 1) * MARK, batch)
         return run
 
     def sabotaged_gradients(self, state, batch):
@@ -191,7 +190,26 @@ def change(module):
 
     module.HostCheck._compile = sabotaged_compile
     module.TrainProgram.gradients = sabotaged_gradients
+
+def is_wrong(step):
+    return os.environ.get("FAULT_STEP") == str(step)
 """
+LASTING = """\
+FIRST = int(os.environ.get("FAULT_STEP", MARK))
+change_checks = change
+
+def change(module):
+    from trainer.step import train_step
+    change_steps(train_step)
+    change_checks(module)
+
+def fault(step, device):
+    return 1 + int(os.environ["FAULT_CODE"]) if step >= FIRST else 0
+
+def is_wrong(step):
+    return step > FIRST
+"""
+"""Follows GRADIENTS and CHECKS."""
 
 
 def sabotage(folder: Path, code: str, host: int = 1) -> str:
@@ -264,6 +282,18 @@ def flip_checked_gradient(folder: Path, step: int, name: str) -> tuple[Path, dic
     """
     path = hook(folder, "trainer.integrity.host_check", CHECKS, name)
     return path, {"FAULT_STEP": str(step)}
+
+
+def flip_from_step(folder: Path, step: int, name: str) -> tuple[Path, dict[str, str]]:
+    """Returns a folder for the PYTHONPATH of all hosts, and the variables of a faulty one.
+
+    The faulty host flips one bit of a gradient in the update of `step` and in all later ones, and
+    one bit of the gradient `name` in all checks after that of `step`. As with `flip_gradient_bit`,
+    keep its programs out of the cache of others.
+    """
+    changes = f"{GRADIENTS}\nchange_steps = change\n{CHECKS}{LASTING}"
+    path = hook(folder, "trainer.integrity.host_check", changes, name)
+    return path, {"FAULT_STEP": str(step), "FAULT_CODE": str((3 << 13) | (27 << 8) | 7)}
 
 
 def hook(folder: Path, module: str, change: str, code: str) -> Path:

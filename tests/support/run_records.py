@@ -19,7 +19,7 @@ def record_of(run: RunEvents | None = None, name: str = "small", **fields: Any) 
     status = RunStatus(folder, RunState.FINISHED, False, RecordedState(), None, None, 0.0)
     empty = {"job": None, "job_text": "", "plans": {}, "history": [], "errors": []}
     empty |= {"slowdowns": [], "spikes": [], "compiled": [], "saves": 0}
-    others = {"versions": {}, "code": "", "corpora": {}, "metrics": [], "samples": []}
+    others = {"started": {}, "corpora": {}, "metrics": [], "samples": []}
     ends = [event for event in events if isinstance(event, AttemptEndedEvent)]
     made = {"status": status, "goodput": goodput(events), "spans": spans_of(events), "ends": ends}
     return RunRecord(**{**empty, **others, **made, **fields})

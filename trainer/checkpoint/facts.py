@@ -25,7 +25,7 @@ class Progress:
     recent: tuple[tuple[int, float, float], ...] = ()
     """The last steps: see RecentSteps."""
     checked_step: int | None = None
-    """Newest step at which all hosts computed the same."""
+    """Newest step whose state a later check of hosts has confirmed."""
 
 
 @dataclass(frozen=True)

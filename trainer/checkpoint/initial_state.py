@@ -24,7 +24,7 @@ class HostChecks:
     """How far the hosts of a run have been found to compute the same."""
 
     step: int | None
-    """Newest step at which they did; 0 before the first check, None without checks."""
+    """Newest step whose state a later check has confirmed; None without checks."""
 
 
 @dataclass(frozen=True)

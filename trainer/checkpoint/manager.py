@@ -125,17 +125,20 @@ class Checkpoints:
             lambda: exclusion_file.write(self.folder, excluded, self.lease.label),
         )
 
-    def discard_after(self, step: int) -> None:
+    def discard_after(self, step: int, report: Report) -> None:
         """Moves the checkpoints after a step aside: a host may have computed them wrong.
 
         Every process must call it. Raises StaleError.
         """
 
         def move() -> None:
-            for later in checkpoint_metadata.steps(self.folder):
-                if later > step:
-                    why = f"a host computed wrong at some time after step {step}"
-                    move_aside(self.folder / str(later), UNCHECKED, why)
+            saved = checkpoint_metadata.steps(self.folder)
+            later = [one for one in saved if one > step]
+            for one in later:
+                why = f"a host computed wrong at some time after step {step}"
+                move_aside(self.folder / str(one), UNCHECKED, why)
+            if later:
+                report.discarded(later, next((one for one in saved if one <= step), None))
 
         self._change_folder("unchecked/moved", move)
 

@@ -63,12 +63,16 @@ class HostCheck:
 
     @property
     def checked_step(self) -> int:
-        """The newest step at which all hosts computed the same; 0 before the first check."""
+        """The newest step whose state a check has confirmed; 0 before the second check."""
         return self._checks.step or 0
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the hosts are checked before the update of `step`."""
-        return step == self._first_step or step % self._every == 0
+        """Returns whether the hosts are checked before the update of `step`.
+
+        They are after every multiple of the interval, so that a check confirms the state which is
+        saved there.
+        """
+        return step == self._first_step or (step - 1) % self._every == 0
 
     def check(self, step: int, state: TrainState[jax.Array], batch: Batch) -> None:
         """Compares the hosts, by examples of the batch.
@@ -78,7 +82,8 @@ class HostCheck:
         """
         first = self._of_all_hosts(state, batch)
         if (first == first[0]).all():
-            self._checks.step = step
+            # What follows, the update of this step too, is confirmed by the next check.
+            self._checks.step = step - 1
             return
         verdict = judge(first, self._of_all_hosts(state, batch))
         text = self._described(step, verdict)

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trainer.contract.planning.save_interval import SaveInterval
 from trainer.contract.protocol.events import (
     CheckpointIntervalEvent,
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     EvalEvent,
     Event,
     RestoredEvent,
@@ -258,6 +259,12 @@ class Report:
     def save_failed(self, step: int, message: str) -> None:
         self._emit(SaveFailedEvent(step=step, message=message))
         self.print_line(f"checkpoint of step {step} NOT saved: {message}")
+
+    def discarded(self, steps: Sequence[int], newest: int | None) -> None:
+        """Reports that checkpoints were set aside; `newest` is the newest one that is left."""
+        self._emit(CheckpointsDiscardedEvent(newest=newest))
+        for step in steps:
+            self.print_line(f"checkpoint of step {step} set aside: a host may be wrong in it")
 
     def restored(self, step: int, examples: int, source: RestoreSource, message: str) -> None:
         self._emit(RestoredEvent(step=step, examples=examples, source=source, message=message))

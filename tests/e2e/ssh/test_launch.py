@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.exit_codes import NO_CLUSTER, OK
+from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER, OK
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import curve, start
 from tests.support.processes import holds, run_launcher, wait_until, written
@@ -144,6 +144,9 @@ def test_run_continues_without_command_and_is_found_stopped_resumed(
     before = status()
     assert before["alive"]
     wait_until(lambda: status()["step"] > before["step"])
+    audited = run_launcher(project, traces.environment, "audit", "alone")
+    assert audited.returncode == BAD_USAGE, audited.stdout + audited.stderr
+    assert "alone is still running on alpha: its record is there" in audited.stderr
     stopped = run_launcher(project, traces.environment, "stop", "alone")
     assert "alone was stopped at step" in stopped.stdout, stopped.stdout + stopped.stderr
     traces.assert_nothing_left(timeout_s=60.0)

@@ -88,7 +88,7 @@ def test_it_goes_on_over_attempts(run: RunDir, attached: Attached, tmp_path: Pat
     shown = attached.end()
     assert attached.process.returncode == 1
     assert "attempt 1 ended: host-0000 was killed by SIGKILL" in shown
-    assert "attempt 2 from the checkpoint of step 1 on local" in shown
+    assert "attempt 2 on local" in shown
     assert "small failed" in shown
     assert "retries.failures: 3 is spent" in shown
 

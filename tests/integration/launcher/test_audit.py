@@ -1,5 +1,7 @@
 """`launch audit`: what it refuses before anything starts, and how it keeps its verdicts."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from launcher.audit import result as results
 from launcher.audit.differences import FirstDifference, Quantity
+from launcher.audit.recorded import read_recorded
 from launcher.audit.result import AuditKind, AuditResult
 from launcher.commands.audit import AuditOptions, audit_run
 from launcher.core.errors import UsageError
@@ -60,7 +63,8 @@ def test_other_data_and_other_code_are_both_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("2-3", "no whole checkpoint of small is older than step 2. Whole ones: 3, 6. Begin after"),
+        ("2-3", "no whole checkpoint of small is older than step 2. Whole ones in "),
+        ("2-3", "/checkpoints: 3, 6. Begin after one of them, or at step 1"),
         ("5-9", "small has not recorded 3 of these steps, first 7. Recorded: steps 1 to 6"),
         ("7", "small has not recorded step 7. Recorded: steps 1 to 6"),
         ("3-2", "--steps: expected FIRST-LAST, such as 400-420, found '3-2'"),
@@ -90,14 +94,47 @@ def test_override_that_changes_more_than_rounding_is_refused(folder: Path) -> No
     ]
 
 
-def test_cluster_that_its_own_host_drives_is_refused(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "remedy"),
+    [
+        ("kind: ssh, hosts: [one, two], user: me", "(provider: {kind: attach, address: auto})"),
+        ("kind: attach, address: 'http://head:8265'", "(provider: {kind: attach, address: auto})"),
+        ("kind: slurm", "inside an allocation (salloc)"),
+    ],
+)
+def test_cluster_that_its_own_host_drives_is_refused_with_a_remedy(
+    folder: Path, tmp_path: Path, provider: str, remedy: str
+) -> None:
     cluster = tmp_path / "far.yaml"
     cluster.write_text(
-        "{accelerator: cpu, hosts: 2, devices_per_host: 1, "
-        "provider: {kind: ssh, hosts: [one, two], user: me}}"
+        f"{{accelerator: cpu, hosts: 2, devices_per_host: 1, provider: {{{provider}}}}}"
     )
     message = refusal(folder, where=(str(cluster), False, None))
-    assert "its first host drives runs" in message
+    assert "far.yaml: one of its hosts drives its runs (provider: " in message
+    assert message.endswith(remedy)
+
+
+def test_checkpoints_on_another_machine_are_missing_not_ignored(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoints")
+    event = {"event": "checkpoint_saved", "process": 0, "step": 3, "attempt": 1}
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    message = refusal(folder)
+    assert "--steps 1-6" in message
+    assert f"no whole checkpoint is in {folder}/checkpoints, and the run has saved 1" in message
+
+
+def test_versions_of_all_attempts_that_computed_the_steps_count(folder: Path) -> None:
+    """A run may continue with another JAX: a difference is then no corruption."""
+    with (folder / "events.jsonl").open("a") as events, (folder / "metrics.jsonl").open("a") as log:
+        for attempt, version in ((1, "1"), (2, "2")):
+            versions = {"jax": version}
+            started = {"event": "started", "process": 0, "attempt": attempt, "versions": versions}
+            events.write(json.dumps({**started, "code": "c" * 64}) + "\n")
+        log.write(json.dumps({"step": 6, "loss": 4.4, "attempt": 2}) + "\n")
+    found = [read_recorded(read_record(folder), steps).programs for steps in ((4, 6), (4, 5))]
+    of_both, of_first = ([one.versions["jax"] for one in programs] for programs in found)
+    assert (of_both, of_first) == (["1", "2"], ["1"])
 
 
 def test_run_without_recorded_steps_or_of_a_command_is_refused(tmp_path: Path) -> None:
@@ -129,6 +166,7 @@ def test_verdicts_are_kept_and_shown_in_the_report(folder: Path) -> None:
 def result_of(kind: AuditKind, **fields: Any) -> AuditResult:
     return AuditResult(
         run="small", time=0.0, first_step=4, last_step=6, start_step=3, checkpoints=(6,),
-        cluster="local", mesh={"fsdp": 1}, changes=(), hosts=4, moved=True, replays=5, kind=kind,
+        cluster="local", mesh={"fsdp": 1}, changes=(), run_versions={"jax": "1"},
+        replay_versions={"jax": "1"}, hosts=4, moved=True, replays=5, kind=kind,
         text=f"the verdict {kind}", **fields,
     )  # fmt: skip

@@ -47,6 +47,14 @@ def test_a_run_that_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["command"] == "launch attach small"
 
 
+def test_a_discarded_checkpoint_is_not_shown(tmp_path: Path) -> None:
+    with make_run(tmp_path) as run:
+        run.set_state(RunState.RUNNING)
+        add_events(run, *({"event": "checkpoint_saved", "step": step} for step in (2, 4)))
+        add_events(run, {"event": "checkpoints_discarded", "newest": 2})
+    assert status_as_json(tmp_path)["checkpoint"]["step"] == 2
+
+
 def test_a_run_that_died_has_lived_until_its_last_heartbeat(tmp_path: Path) -> None:
     """Heartbeats are not kept: hosts.json has the time of the last."""
     now = time.time()

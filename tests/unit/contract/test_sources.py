@@ -83,3 +83,12 @@ def test_other_versions_of_packages_change_the_hash(
     before = versions.code_sha256("model")
     monkeypatch.setattr(sources, "_versions", lambda top: {top: "another"})
     assert versions.code_sha256("model") != before
+
+
+def test_packages_that_a_run_records_are_no_part_of_the_hash(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = versions.code_sha256("model")
+    found = sources._versions
+    monkeypatch.setattr(sources, "_versions", lambda top: {**found(top), "flax": "another"})
+    assert versions.code_sha256("model") == before

@@ -14,6 +14,7 @@ from launcher.audit.differences import (
     first_difference_of_replays,
 )
 from launcher.audit.hosts import Order, all_moved, find_host, moved, usual
+from launcher.audit.programs import Program, made_with, version_changes, versions_of
 from launcher.audit.recorded import Recorded, RecordedStep
 from launcher.audit.result import AuditKind
 from launcher.audit.rounding import compare_rounded
@@ -45,7 +46,7 @@ def recorded_of(losses: Sequence[float], digest: int = 3) -> Recorded:
         steps={n: RecordedStep(loss, 1.0, "0000000a", 1) for n, loss in enumerate(losses, 1)},
         checkpoint_folder="",
         checkpoints={last: about_of(job, last, arrays={NAME: array})},
-        job=job, plans={}, code="", corpus_sha256=None, versions={},
+        job=job, plans={}, programs=(), corpus_sha256=None,
     )  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_fault_that_repeats_names_step_array_and_host() -> None:
     verdict = audit(recorded_of([2.0, 2.0], digest=1 + 103), hosts, is_same_program=True)
     assert (verdict.kind, verdict.suspects, hosts.count) == (AuditKind.CORRUPT_HOST, (3,), 5)
     assert verdict.difference == FirstDifference(2, Quantity.STATE, (f"{NAME}[1]",))
-    assert "host 3 corrupts the run at step 2" in verdict.text
+    assert "host 3 computes wrong at step 2" in verdict.text
 
 
 def test_fault_of_the_run_alone_names_its_steps_and_no_host() -> None:
@@ -164,4 +165,29 @@ def test_verdict_on_another_mesh_is_rounding_or_different(is_near: bool) -> None
     hosts = FaultyHosts(4, faulty=None)
     verdict = audit(recorded, hosts, is_same_program=False)
     assert verdict.kind is (AuditKind.ROUNDING if is_near else AuditKind.DIFFERENT)
-    assert verdict.rounding and hosts.count == 2
+    assert verdict.rounding and hosts.count == (2 if is_near else 3)
+    assert verdict.suspects == ()
+
+
+def test_other_program_that_changes_no_bit_is_equal_after_one_replay() -> None:
+    hosts = FaultyHosts(4, faulty=None)
+    verdict = audit(recorded_of([2.0, 2.0]), hosts, is_same_program=False)
+    assert (verdict.kind, hosts.count) == (AuditKind.EQUAL, 1)
+
+
+def test_other_program_names_a_host_only_by_replays_of_its_own() -> None:
+    hosts = FaultyHosts(4, faulty=1)
+    verdict = audit(recorded_of([2.0, 2.1]), hosts, is_same_program=False)
+    assert (verdict.kind, verdict.suspects) == (AuditKind.CORRUPT_HOST, (1,))
+
+
+def test_versions_that_made_and_replayed_a_run_are_named() -> None:
+    one, other = Program("a", {"jax": "1", "flax": "3"}), Program("a", {"jax": "2", "flax": "3"})
+    before = versions_of([one, other])
+    assert before == {"jax": "1 and 2", "flax": "3"}
+    assert list(version_changes(before, {"jax": "2", "flax": "3"})) == ["jax: 1 and 2 -> 2"]
+    assert made_with(one.versions, {"jax": "2", "flax": "3", "libtpu": "4"}) == (
+        "The run was made with jax 1, libtpu none, and replayed with jax 2, libtpu 4"
+    )
+    assert made_with(one.versions, one.versions) == ""
+    assert list(version_changes({}, {"jax": "2"})) == ["jax: unknown -> 2"]

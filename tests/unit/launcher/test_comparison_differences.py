@@ -9,6 +9,7 @@ from launcher.runs.run_record import RunRecord
 from tests.support.run_records import record_of
 from tests.support.worlds import cpu_world
 from trainer.contract.planning.plan import BasePlan
+from trainer.contract.protocol.events import StartedEvent
 
 JOB = """\
 name: first
@@ -57,8 +58,11 @@ def test_key_that_only_one_version_has_is_none_where_it_is_null() -> None:
 
 
 def test_packages_and_code_are_compared_where_both_runs_have_recorded_them() -> None:
-    first = record_of(versions={"jax": "1", "numpy": "2"}, code="a" * 64)
-    second = record_of(versions={"jax": "2", "numpy": "2"}, code="b" * 64)
+    starts = [
+        {1: StartedEvent(time=0.0, versions={"jax": jax, "numpy": "2"}, code=code * 64)}
+        for jax, code in (("1", "a"), ("2", "b"))
+    ]
+    first, second = (record_of(started=started) for started in starts)
     assert found(first, second) == [
         Difference(Group.CODE, "sha256", "a" * 12, "b" * 12),
         Difference(Group.LIBRARIES, "jax", "1", "2"),

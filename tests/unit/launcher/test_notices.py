@@ -9,6 +9,7 @@ from launcher.notify.notices import Notice, RunProgress
 from trainer.contract.config.notify import NOTIFY_EVENTS, EmailTarget, NotifyEvent, UrlTarget
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     Event,
     HeartbeatEvent,
     RestoredEvent,
@@ -55,6 +56,12 @@ def test_a_finished_run_is_notified_with_its_last_step_and_loss() -> None:
     )
     assert notice.text == "small has finished: step 40 of 40, loss 2.5000"
     assert (notice.step, notice.steps, notice.loss, notice.checkpoint) == (40, 40, 2.5, 30)
+
+
+def test_a_discarded_checkpoint_is_not_notified() -> None:
+    saved, discarded = CheckpointSavedEvent(step=30), CheckpointsDiscardedEvent(newest=20)
+    (notice,) = notices(saved, discarded, state(RunState.FAILED))
+    assert notice.checkpoint == 20
 
 
 def test_a_program_without_steps_is_notified_when_it_finishes() -> None:

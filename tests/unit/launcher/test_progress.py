@@ -22,6 +22,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
+    CheckpointsDiscardedEvent,
     EvalEvent,
     FinishedEvent,
     PhaseEvent,
@@ -181,6 +182,17 @@ def test_what_was_restored_is_the_last_checkpoint(launch: LaunchSpec) -> None:
             display.on_event(event_of({**event, "process": process}))
     assert text.getvalue().count("restored step 300") == 1
     assert str(display.checkpoint) == "step 300"
+
+
+@pytest.mark.parametrize("newest", [300, None])
+def test_discarded_checkpoint_is_named_no_more(launch: LaunchSpec, newest: int | None) -> None:
+    display, text = shown(launch)
+    display.checkpoint = LastCheckpoint(400, 0.0)
+    with display:
+        display.on_event(CheckpointsDiscardedEvent(newest=newest))
+        display.attempt(launch)
+    assert "400" not in text.getvalue()
+    assert display.checkpoint == (newest and LastCheckpoint(newest, None))
 
 
 def test_stop_is_printed_once_and_stays_in_panel(launch: LaunchSpec) -> None:

@@ -50,6 +50,12 @@ def test_a_preemption_with_a_save_is_no_fault():
     assert _known(_failed(run, "preempted", step=9)).faults == 0
 
 
+def test_a_preemption_whose_save_was_discarded_is_a_fault():
+    run = _attempt(RunEvents()).host("checkpoint_saved", step=9)
+    run = run.host("checkpoints_discarded", newest=6)
+    assert _known(_failed(run, "preempted", step=9)).faults == 1
+
+
 def test_time_counts_from_the_connection_to_the_end_for_each_host():
     run = _failed(_attempt(RunEvents(), hours=2, processes=4))
     run = _attempt(run.after(5 * HOUR_S), hours=1, processes=3)

@@ -170,8 +170,8 @@ class Integrity(Section):
 
     replay_every: Positive = Field(
         description="Number of steps between checks. Each host computes the same examples on its "
-        "own devices, and an update follows only if all have the same gradients. The first step "
-        "of an attempt is always checked."
+        "own devices, and an update follows only if all have the same gradients. The step after "
+        "every multiple is checked, and the first one of each attempt."
     )
     tpu_detector: bool = Field(
         default=False,

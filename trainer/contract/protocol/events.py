@@ -317,6 +317,15 @@ class SaveFailedEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointsDiscardedEvent(Event):
+    """The newest checkpoints are set aside, because a host may have computed them wrong."""
+
+    kind: ClassVar = "checkpoints_discarded"
+    newest: int | None = None
+    """Step of the newest checkpoint that is left; absent when there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestoredEvent(Event):
     """A checkpoint is restored, and training resumes after its step."""
 
@@ -370,6 +379,6 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
     HeartbeatEvent, StepEvent, SpikeEvent, WrongHostEvent, EvalEvent, SampledEvent,
     SaveProgressEvent, CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent,
-    RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
+    CheckpointsDiscardedEvent, RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""

@@ -28,14 +28,16 @@ def code_sha256(module: str = "") -> str:
     """Returns a hash over the names and contents of this package's sources.
 
     With a model's `module`, the hash includes the module's sources and those that it imports, and
-    the versions of the packages that it imports: see `sources.of_module`.
+    the versions of the packages that it imports: see `sources.of_module`. Packages that `versions`
+    has are left out, so that another version of JAX is no other code.
     """
     files = sources.under(Path(__file__).parents[2])
     total = hashlib.sha256()
     if module:
         of_module, packages = sources.of_module(module)
         files |= of_module
-        total.update(str(sorted(packages.items())).encode())
+        others = {name: one for name, one in packages.items() if name not in (*PACKAGES, *PLUGINS)}
+        total.update(str(sorted(others.items())).encode())
     for name, path in sorted(files.items()):
         content = path.read_bytes()
         total.update(f"{name}\0{len(content)}\0".encode())

@@ -90,7 +90,7 @@ class CheckpointMetadata(Section):
     recent: tuple[tuple[int, float, float], ...] = ()
     """Step, loss and logarithm of the gradient norm of the last steps, to find spikes."""
     checked_step: int | None = None
-    """Newest step at which all hosts computed the same; None without checks of hosts."""
+    """Newest step whose state a later check of hosts had confirmed; None without checks."""
     excluded: Exclusions = ()
     """Examples that the run had excluded by then; `excluded.json` has the current ones."""
 
