@@ -1,6 +1,6 @@
 """Compares the training step on two cores with that of a program in PyTorch, side by side.
 
-    uv run --with torch==2.15.0 python -m benchmarks.step_torch [--rounds 15] [--steps 4] [KEY=VALUE ...]
+    uv run --with torch==2.15.0 python -m benchmarks.step_torch [--rounds 15] [OVERRIDE ...]
 
 Both train the decoder of jobs/quickstart.yaml, with overrides, from the same initial weights on the
 same batch: forward and backward pass in float32, clipping, Muon and AdamW. PyTorch runs on two

@@ -40,7 +40,11 @@ class Layer(nn.Module):
             kernel = arrays[f"attention.{part}.kernel"]
             setattr(self, part, _weight(kernel, inputs.get(part, model["d_model"])))
         for part in ("gate", "up", "down"):
-            setattr(self, part, _weight(arrays[f"mlp.{part}.kernel"], inputs.get(part, model["d_model"])))
+            setattr(
+                self,
+                part,
+                _weight(arrays[f"mlp.{part}.kernel"], inputs.get(part, model["d_model"])),
+            )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         normal = functional.rms_norm(x, x.shape[-1:], self.attention_norm, self.eps)
@@ -178,7 +182,9 @@ def _orthogonal(x: Tensor) -> Tensor:
     first, second, third = COEFFICIENTS
     for _ in range(ROUNDS):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), x, beta=first)
+        x = torch.baddbmm(
+            x, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), x, beta=first
+        )
     return x
 
 
