@@ -23,7 +23,7 @@ from benchmarks.step_torch import THREADS, serve
 Tensor = Any
 """A torch.Tensor: this project's environment has no PyTorch."""
 COEFFICIENTS, ROUNDS, RMS = (3.4445, -4.7750, 2.0315), 5, 0.2
-"""As in trainer/step/muon.py, which cites their sources."""
+"""Constants of trainer/step/muon.py, which cites their sources."""
 
 
 class Layer(nn.Module):
