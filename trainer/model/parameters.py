@@ -33,6 +33,7 @@ class Network:
     vocabulary: Vocabulary
     dtype: jnp.dtype
     attention: str
+    """Kernel of the plan, or `blocks` on CPU devices: see attention_kernels.py."""
     moe: str
     chunks: int
 
@@ -44,11 +45,12 @@ class Network:
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Network":
         """Returns the network of a job, with the vocabulary and the compute dtype of its plan."""
+        attention = plan.attention
         if plan.world.on_cpu:
-            job = _written_out(job)
+            job, attention = _written_out(job), "blocks"
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        return cls(job, vocabulary, dtype, plan.attention, plan.moe, plan.batch.chunks)
+        return cls(job, vocabulary, dtype, attention, plan.moe, plan.batch.chunks)
 
     @cached_property
     def graph(self) -> nnx.GraphDef:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.support.harness import bench
-from tests.support.jobs import job_of
+from tests.support.harness import Bench, bench
+from tests.support.jobs import job_of, world_of
 from trainer.contract.planning import mesh_layout
+from trainer.model import attention_kernels
 
 STEPS = 20
 MESHES = {
@@ -60,6 +61,13 @@ def test_losses_do_not_depend_on_how_gradients_are_scattered(alone, monkeypatch)
     monkeypatch.setattr(mesh_layout, "fsdp_rows", lambda world, mesh: 2)
     by_rows = _losses(bench(_job(), 8), 5)
     np.testing.assert_allclose(by_rows, [m.loss for m in alone[:5]], rtol=1e-5)
+
+
+def test_losses_do_not_depend_on_the_blocks_of_queries(alone, monkeypatch):
+    monkeypatch.setattr(attention_kernels, "LEAST_BLOCK", 8)
+    assert attention_kernels.query_blocks(32) == 4
+    made = Bench.of(_job(mesh={"tensor": 2, "fsdp": 2}), world_of(1, 4))
+    np.testing.assert_allclose(_losses(made, 5), [m.loss for m in alone[:5]], rtol=1e-5)
 
 
 def test_dropout_does_not_depend_on_the_mesh():
