@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.support.attention_inputs import (
@@ -46,9 +47,13 @@ def test_values_and_gradients_are_those_of_plain_attention(
 def test_positions_in_the_order_of_chunks_are_one_block(arrays, segments):
     positions = positions_of(segments)
     chunks = 4
-    moved = [jnp.array(in_order_of_chunks(x, chunks)) for x in (segments, positions)]
+    moved_segments, moved_positions = (
+        jnp.array(in_order_of_chunks(np.asarray(x), chunks)) for x in (segments, positions)
+    )
     found, wanted = (
-        value_and_gradients(attend(kind, *moved, chunks=chunks), arrays[:3])
+        value_and_gradients(
+            attend(kind, moved_segments, moved_positions, chunks=chunks), arrays[:3]
+        )
         for kind in ("blocks", "reference")
     )
     assert_close(found, wanted)
