@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launcher.cluster.schema import Cluster, ClusterRef, Slurm
+from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.core.errors import JobError, UsageError
 from launcher.executors.handle import RunHandle
 from launcher.executors.local import LocalExecutor
@@ -30,11 +30,9 @@ def problem(cluster: Cluster, cluster_ref: ClusterRef) -> str:
     executor = executor_for(cluster, simulated=cluster_ref.simulated)
     if isinstance(executor, LocalExecutor):
         return ""
-    how = "with a cluster file for the Ray of its hosts (provider: {kind: attach, address: auto})"
-    if isinstance(cluster.provider, Slurm):
-        how = "inside an allocation (salloc)"
     return (
-        f"--cluster {cluster_ref.name}: one of its hosts drives its runs (provider: "
-        f"{cluster.provider.kind}), and an audit drives its replays itself. Replay on this machine "
-        f"(--cluster local, --simulate), or call the audit on a host of that cluster, {how}"
+        f"--cluster {cluster_ref.name}: one of its hosts drives its runs, and an audit drives its "
+        "replays itself. Replay on this machine (--cluster local, --simulate), or call the audit "
+        "on a host of that cluster: in an allocation of Slurm (salloc), elsewhere with a cluster "
+        "file for the Ray of its hosts (provider: {kind: attach, address: auto})"
     )

@@ -31,6 +31,10 @@ Muon:
 
     Z stacked matrices    m rows of a matrix           n columns of a matrix
 
+Sums that devices make by themselves:
+
+    A parts along `fsdp`  O elements of such a part of all weights
+
 Any array:
 
     1 a dim of size 1     x any number of further dims

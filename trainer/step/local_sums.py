@@ -4,6 +4,7 @@ Gloo sends each array of a collective by itself, in messages whose number grows 
 the number of devices. The compiler sums the gradient of each layer's weight when it is computed:
 dozens of collectives a step. Here each device gathers all weights, computes the gradients of its
 rows, and scatters those of all layers together, as FSDP does by hand.
+The letters of dims are those of trainer/model/__init__.py.
 """
 
 import itertools
@@ -94,8 +95,8 @@ def _gathered(shards: Params, specs: Mapping[str, PartitionSpec]) -> Params:
     rows = [jnp.moveaxis(shards[name], dim, 0) for name, dim in split.items()]
     if not rows:
         return shards
-    flat_FN = jax.lax.all_gather(jnp.concatenate([row.ravel() for row in rows]), FSDP)
-    parts = jnp.split(flat_FN, _ends(row.size for row in rows), axis=1)
+    flat_AO = jax.lax.all_gather(jnp.concatenate([row.ravel() for row in rows]), FSDP)
+    parts = jnp.split(flat_AO, _ends(row.size for row in rows), axis=1)
     return shards | {
         name: jnp.moveaxis(part.reshape(-1, *row.shape[1:]), 0, dim)
         for (name, dim), row, part in zip(split.items(), rows, parts, strict=True)
@@ -109,11 +110,11 @@ def _scattered(grads: Params, specs: Mapping[str, PartitionSpec]) -> Params:
     if not rows:
         return {}
     ways = jax.lax.axis_size(FSDP)
-    flat_FN = jnp.concatenate([row.reshape(ways, -1) for row in rows], axis=1)
-    flat_N = jax.lax.psum_scatter(flat_FN, FSDP)
+    flat_AO = jnp.concatenate([row.reshape(ways, -1) for row in rows], axis=1)
+    flat_O = jax.lax.psum_scatter(flat_AO, FSDP)
     if jax.lax.axis_size(DATA) > 1:
-        flat_N = jax.lax.psum(flat_N, DATA)
-    parts = jnp.split(flat_N, _ends(row.size // ways for row in rows))
+        flat_O = jax.lax.psum(flat_O, DATA)
+    parts = jnp.split(flat_O, _ends(row.size // ways for row in rows))
     return {
         name: jnp.moveaxis(part.reshape(-1, *row.shape[1:]), 0, dim)
         for (name, dim), row, part in zip(split.items(), rows, parts, strict=True)

@@ -10,7 +10,7 @@ MOST_BYTES = 32 * 2**20
 """Largest size of all weights: a device has them and their gradients as a whole at the same time.
 Above it, the time of a collective depends on its bytes rather than its messages."""
 COPIES = 3
-"""Of all weights on a device: the weights, their gradients, and one of these joined to a vector."""
+"""Number of copies of all weights on a device: weights, gradients, and one of them as a vector."""
 
 
 def sums_locally(job: Job, plan: Plan) -> bool:
