@@ -1,7 +1,8 @@
 """How far rounding explains the difference of two computations on different meshes or versions.
 
 The tolerance is measured: the steps are replayed once more with the sums of each step in another
-order (another number of micro-batches), and the two replays are compared.
+order (another number of micro-batches, and no sums that CPU devices make by themselves), and the
+two replays are compared.
 """
 
 from collections.abc import Iterator

@@ -74,6 +74,7 @@ class Replays:
             checkpoint=str(start.folder) if start else None,
             first_step=first,
             exclusions=self._recorded.checkpoint_folder,
+            reordered=reordered,
         )
         plan = launch.plan.model_copy(update={"replay": replay})
         # It saves nothing, so that its hosts need no storage.

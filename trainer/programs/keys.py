@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from trainer.contract.config.job import Job
+from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
 from trainer.contract.records.compatibility import code_of
@@ -60,6 +61,7 @@ def made_from(job: Job, plan: Plan, device: Device) -> dict[str, str]:
         "job": changing,
         "vocabulary": str(vocab_size(job)),
         "plan": plan.model_dump_json(exclude=PLAN_WITHOUT_EFFECT),
+        "local sums": str(sums_locally(job, plan)),
         "code": code_of(job),
         **_surroundings(device),
     }

@@ -11,6 +11,7 @@ from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.analysis import collectives
 from trainer.contract.planning import local_sums
 from trainer.contract.planning.local_sums import sums_locally
+from trainer.contract.planning.plan import Replay
 from trainer.contract.planning.planner import resolve
 
 ROWS = {"fsdp": 4}
@@ -72,3 +73,14 @@ def test_a_step_gathers_and_scatters_all_layers_at_once() -> None:
 def test_other_jobs_leave_the_sums_to_the_compiler(devices: int, changes: dict[str, Any]) -> None:
     job = job_of(**changes)
     assert not sums_locally(job, resolve(job, world_of(1, devices), corpus_of(job)))
+
+
+def test_a_replay_with_reordered_sums_leaves_them_to_the_compiler() -> None:
+    job = job_of(mesh=ROWS)
+    plan = resolve(job, world_of(1, 4), corpus_of(job))
+    usual, reordered = (
+        plan.model_copy(update={"replay": Replay(checkpoint=None, first_step=1, reordered=other)})
+        for other in (False, True)
+    )
+    assert sums_locally(job, usual)
+    assert not sums_locally(job, reordered)

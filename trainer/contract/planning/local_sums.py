@@ -20,9 +20,11 @@ def sums_locally(job: Job, plan: Plan) -> bool:
     """
     splits_only_rows = plan.mesh["data"] * plan.mesh["fsdp"] == plan.world.devices > 1
     is_dense = isinstance(job.model, Model) and job.model.moe is None and plan.precision is None
+    is_reordered = plan.replay is not None and plan.replay.reordered
     is_small = whole_bytes(plan) <= MOST_BYTES
     are_alike = {array.dtype for array in plan.parameters} == {"float32"}
-    return plan.world.on_cpu and splits_only_rows and is_dense and is_small and are_alike
+    is_possible = plan.world.on_cpu and splits_only_rows and is_dense and are_alike
+    return is_possible and is_small and not is_reordered
 
 
 def local_bytes(job: Job, plan: Plan) -> int:

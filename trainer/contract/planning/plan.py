@@ -108,6 +108,8 @@ class Replay(Section):
     """First step whose digests are recorded."""
     exclusions: str | None = None
     """The folder whose `excluded.json` lists the examples that the run has left out."""
+    reordered: bool = False
+    """Whether the sums of a step are in another order than in a run."""
 
 
 class BasePlan(Section):
