@@ -78,9 +78,12 @@ class Recorder:
             state: State, batch: Batch, requests: jax.Array, limits: jax.Array
         ) -> tuple[State, StepMetrics]:
             number = int(state.step) + 1
+            if self._gradients is None:
+                self._prepare(state, batch)
             if number < self._first_step:
                 return step(state, batch, requests, limits)
-            gradients = self._digests(self._gradients_of(state, batch))
+            assert self._gradients
+            gradients = self._digests(self._gradients(state, batch))
             state, metrics = step(state, batch, requests, limits)
             found = jax.device_get(metrics)
             self._write(number, found, gradients, self._digests(flatten(state)))
@@ -88,11 +91,12 @@ class Recorder:
 
         return recorded
 
-    def _gradients_of(self, state: State, batch: Batch) -> Params:
-        if self._gradients is None:
-            function = self._program.gradient_function()
-            self._gradients = executables.compiled(function, state, batch)
-        return self._gradients(state, batch)
+    def _prepare(self, state: State, batch: Batch) -> None:
+        """Compiles all programs before the first step, whose time has no short limit yet."""
+        function = self._program.gradient_function()
+        self._gradients = executables.compiled(function, state, batch)
+        self._digests(self._gradients(state, batch))
+        self._digests(flatten(state))
 
     def _digest_of(self, name: str) -> Callable[[jax.Array], jax.Array]:
         return self._row_digests if LAYERS in name.split(".") else self._digest
