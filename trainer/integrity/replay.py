@@ -24,7 +24,6 @@ from trainer.contract.records.replay_file import FILE, Digests, StepDigests
 from trainer.contract.storage.paths import to_path
 from trainer.data.packing import Batch
 from trainer.distributed.mesh import replicated
-from trainer.model import Params
 from trainer.programs import executables
 from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
