@@ -6,9 +6,10 @@ Parts, in this order, all by default:
 
     product    a bare product of two matrices of 8192^2 in bfloat16: TFLOP/s
     bfloat16   the model at 4,096 tokens, with cuDNN's attention
-    fp8        the same with products in fp8
-    packed     the same in bfloat16, with packed documents and the Triton kernel
+    unrolled   the same without the loop over layers (model.scan_layers: false)
+    packed     the same with packed documents, each by itself
     losses     200 steps of a small model on the GPU and on the CPU: the differences of the losses
+    fp8        the unrolled model with products in fp8
 
 Each part runs `python -m trainer` by hand in processes of its own: Ray, a launcher and a network
 are not needed. All end after BUDGET_S, and parts that would start later are left out. Prints a line
@@ -21,6 +22,7 @@ on CPU devices with small models, and has no limit of the MFU.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -36,12 +38,12 @@ from typing import Any
 
 from benchmarks.gpu_trainer import OutOfMemoryError, PartError, Trainer
 
-PARTS = ("product", "bfloat16", "fp8", "packed", "losses")
+PARTS = ("product", "bfloat16", "unrolled", "packed", "losses", "fp8")
 BUDGET_S = 480.0
 REQUIRED_MFU, GOAL_MFU = 0.50, 0.58
 PEAK_TFLOPS = 989.4
 """Peak of an H100 or H200 in bfloat16: trainer/contract/planning/chips.py."""
-WARM_UP, MEASURED = 8, 24
+WARM_UP, MEASURED = 4, 12
 """Steps before the measured ones, and those."""
 SIZE, PRODUCTS, ROUNDS = 8192, 50, 3
 VOCABULARY, END = 32_768, "<|endoftext|>"
@@ -58,7 +60,18 @@ ROWS_BY_GIB = ((120, 16), (60, 8), (0, 4))
 SMALL = {"layers": 2, "d_model": 128, "heads": 2, "kv_heads": 1, "d_ff": 384}
 LOSS_STEPS, TINY_LOSS_STEPS = 200, 10
 WITHOUT_DOCUMENTS = "data.mask_across_documents=false"
+UNROLLED = "model.scan_layers=false"
+OF_PARTS = {
+    "bfloat16": (WITHOUT_DOCUMENTS,),
+    "unrolled": (WITHOUT_DOCUMENTS, UNROLLED),
+    "packed": (UNROLLED,),
+    "fp8": (WITHOUT_DOCUMENTS, UNROLLED, "model.precision=fp8"),
+}
+SUPERVISED = "--xla_gpu_execution_terminate_timeout=inf"
+"""Turns off the deadline of steps, which a trainer has only without a launcher; it costs time."""
 IN_BFLOAT16 = "model.compute_dtype=bfloat16"
+LONG = ("data.seq_len=1024", "data.global_batch=4")
+"""Rows in which cuDNN has room for four documents; some have more."""
 PACKAGES = (
     "etils", "flax", "grain", "jax", "jinja2", "numpy", "optax", "orbax.checkpoint", "pydantic",
     "ruamel.yaml", "safetensors", "tokenizers",
@@ -86,6 +99,7 @@ COMPARISONS = (
         {"JAX_DEFAULT_MATMUL_PRECISION": "highest"},
     ),
     Comparison("triton", (IN_BFLOAT16,), 1e-2),
+    Comparison("cudnn_packed", (IN_BFLOAT16, *LONG), 1e-2),
     Comparison("cudnn", (IN_BFLOAT16, WITHOUT_DOCUMENTS), 1e-2),
 )
 
@@ -103,6 +117,8 @@ class Bench:
         self, name: str, job: dict[str, Any], overrides: tuple[str, ...], *, on_cpu: bool,
         **environment: str,
     ) -> Trainer:  # fmt: skip
+        flags = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), SUPERVISED]))
+        environment = {"XLA_FLAGS": flags, **environment}
         return Trainer(self.folder, name, job, overrides, on_cpu=on_cpu, environment=environment)
 
 
@@ -143,7 +159,7 @@ def _run(part: str, bench: Bench, figures: dict[str, Any]) -> bool:
         if part == "product":
             figures[part] = _product(bench)
         elif part == "losses":
-            figures[part] = [_compared(bench, one) for one in COMPARISONS]
+            figures[part] = _losses(bench)
             return all(one["mean"] <= one["limit"] for one in figures[part])
         else:
             figures[part] = _trained(part, bench)
@@ -185,9 +201,7 @@ def _time_product(size: int, on_cpu: bool) -> float:
 
 def _trained(part: str, bench: Bench) -> dict[str, Any]:
     """Trains the large model; prints and returns the figures of its steps."""
-    overrides = () if part == "packed" else (WITHOUT_DOCUMENTS,)
-    if part == "fp8":
-        overrides += ("model.precision=fp8",)
+    overrides = OF_PARTS[part]
     try:
         lines = _steps(part, bench, *overrides)
     except OutOfMemoryError:
@@ -200,7 +214,7 @@ def _trained(part: str, bench: Bench) -> dict[str, Any]:
     )
     mfu = None if bench.is_tiny else statistics.median(step["mfu"] for step in steps)
     shown = "no MFU on CPU" if mfu is None else f"MFU {mfu:.1%} of {PEAK_TFLOPS} TFLOP/s"
-    if part == "bfloat16":
+    if part in ("bfloat16", "unrolled"):
         shown += f" (required {REQUIRED_MFU:.0%}, goal {GOAL_MFU:.0%})"
     print(
         f"{part}: {tokens_per_s:,.0f} tokens/s, {shown}, {seconds:.3f} s a step, "
@@ -212,7 +226,8 @@ def _trained(part: str, bench: Bench) -> dict[str, Any]:
 
 def _steps(name: str, bench: Bench, *overrides: str) -> list[dict[str, Any]]:
     """Trains the large model; returns the metrics of its steps."""
-    with bench.trainer(name, _large_job(bench), overrides, on_cpu=bench.is_tiny) as trainer:
+    job = _large_job(bench)
+    with bench.trainer(name, job, overrides, on_cpu=bench.is_tiny) as trainer:
         return trainer.metrics(bench.deadline)
 
 
@@ -236,8 +251,21 @@ def _nothing_beside_steps() -> dict[str, None]:
     return {"eval": None, "sample": None, "checkpoint": None}
 
 
-def _compared(bench: Bench, one: Comparison) -> dict[str, Any]:
-    """Trains a small job on both devices at once; prints and returns how the losses differ."""
+def _losses(bench: Bench) -> list[dict[str, Any]]:
+    """Trains the small jobs on both devices, all at once; prints how their losses differ."""
+    with ExitStack() as running:
+        started = [
+            [running.enter_context(_small(bench, one, device)) for device in ("gpu", "cpu")]
+            for one in COMPARISONS
+        ]
+        losses = [
+            [[line["loss"] for line in trainer.metrics(bench.deadline)] for trainer in both]
+            for both in started
+        ]
+    return [_compared(one, *both) for one, both in zip(COMPARISONS, losses, strict=True)]
+
+
+def _small(bench: Bench, one: Comparison, device: str) -> Trainer:
     job = {
         "steps": TINY_LOSS_STEPS if bench.is_tiny else LOSS_STEPS,
         "model": SMALL,
@@ -245,18 +273,18 @@ def _compared(bench: Bench, one: Comparison) -> dict[str, Any]:
         "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
         **_nothing_beside_steps(),
     }
-    with ExitStack() as running:
-        trainers = [
-            running.enter_context(
-                bench.trainer(
-                    f"{one.name}-{device}", job, one.overrides, on_cpu=on_cpu, **one.environment
-                )
-            )
-            for device, on_cpu in (("gpu", bench.is_tiny), ("cpu", True))
-        ]
-        gpu, cpu = (
-            [line["loss"] for line in trainer.metrics(bench.deadline)] for trainer in trainers
-        )
+    share = {"XLA_CLIENT_MEM_FRACTION": f"{0.9 / len(COMPARISONS):.2f}"}
+    return bench.trainer(
+        f"{one.name}-{device}",
+        job,
+        one.overrides,
+        on_cpu=bench.is_tiny or device == "cpu",
+        **share,
+        **one.environment,
+    )
+
+
+def _compared(one: Comparison, gpu: list[float], cpu: list[float]) -> dict[str, Any]:
     apart = [abs(a - b) / b for a, b in zip(gpu, cpu, strict=True)]
     found = {"mean": statistics.mean(apart), "largest": max(apart), "limit": one.limit}
     print(

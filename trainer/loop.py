@@ -126,9 +126,12 @@ class Loop:
         requests = self._training.stop_vote.array(self._saving.request())
         before_s = time.perf_counter()
         limits = self._training.spikes.limits(step)
-        dispatched = self._training.step(state, batch, requests, limits)
+        state, metrics = self._training.step(state, batch, requests, limits)
+        for metric in jax.tree.leaves(metrics):
+            # The copy follows the step at once, not only when the loop asks for it.
+            metric.copy_to_host_async()
         self._dispatch_s += time.perf_counter() - before_s
-        return dispatched
+        return state, metrics
 
     def _check_hosts(
         self, hosts: HostCheck, step: int, state: TrainState, batch: Batch

@@ -1,7 +1,7 @@
 """A whole run on one process, from the plan to the sample."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,6 +55,7 @@ from trainer.preflight import Inputs, read_inputs
 from trainer.programs import executables, hot_start
 from trainer.programs.counts import Counts, counting
 from trainer.run_plan import planned
+from trainer.step import compiler_options
 from trainer.step.spike_policy import SpikePolicy
 from trainer.step.spikes import RewindError
 from trainer.step.train_step import TrainProgram
@@ -165,7 +166,9 @@ class _Run:
         saving = saving_of(saved, loader, start, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             hosts = self._host_check(start)
-            step = _compiled(program, loader, self.events, report, self.counts)
+            step = _compiled(
+                program, loader, self.events, report, self.counts, self._hang_deadline()
+            )
         if plan.replay:
             process = self.environment.process
             step = Recorder(program, plan.replay, self.run_dir, process).recording(step)
@@ -176,6 +179,12 @@ class _Run:
         saver = saved.memory_saver(start, self.events) if saved else None
         memory = saver and InMemoryCallback(saver, job, start, loader, self.events)
         return start, training, memory
+
+    def _hang_deadline(self) -> dict[str, str]:
+        """Returns the options that end this process if a step hangs; a launcher needs none."""
+        if self.environment.is_supervised:
+            return {}
+        return compiler_options.hang_deadline(self.program.mesh, self.program.job.deadlines)
 
     def _host_check(self, start: InitialState) -> HostCheck | None:
         """Returns what compares the hosts, if the job wants that and there are several."""
@@ -269,14 +278,15 @@ def _compiled(
     events: Events,
     report: Report,
     counts: Counts,
+    options: Mapping[str, str],
 ) -> Step:
     """Returns the compiled step when every process is ready for the first one.
 
-    `counts` are those of the process.
+    `counts` are those of the process, `options` further ones of the compiler.
     """
     with events.phase("compile"):
         begin, before = time.perf_counter(), replace(counts)
-        step = program.compiled_step(next(loader.training(first_step=1)))
+        step = program.compiled_step(next(loader.training(first_step=1)), options)
         seconds = time.perf_counter() - begin
         read = counts.cache_hits - before.cache_hits
         from_cache = counts.compilations - before.compilations == read

@@ -27,6 +27,7 @@ INSIDE = ("expert", "context", "tensor")
 KERNELS = {
     "splash": "the splash kernel",
     "cudnn": "cuDNN's kernel",
+    "cudnn_packed": "cuDNN's kernel, document by document",
     "triton": "JAX's Triton kernel",
 }
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")

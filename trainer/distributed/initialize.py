@@ -51,7 +51,7 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         raise ConfigError([f"{NUM_PROCESSES} is {count}, but {JAX_COORDINATOR_ADDRESS} is not set"])
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
-    limit_s, supervised = _initialize_s(deadlines), environment.events_fd is not None
+    limit_s, supervised = _initialize_s(deadlines), environment.is_supervised
     if environment.process != 0:
         began = time.monotonic()
         _wait_for_coordinator(environment.coordinator, limit_s)

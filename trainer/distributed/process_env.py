@@ -23,6 +23,11 @@ class Environment:
     host_memory: str | None = None
     """Address of the memory of this host's agent; None without an agent."""
 
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a launcher follows this process, and notices if it hangs."""
+        return self.events_fd is not None
+
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
         """Reads the variables. Raises ValueError when they conflict or are not numbers."""

@@ -27,6 +27,10 @@ Latent attention:
     r width of a latent   p plain features of a head   o rotated features of a head (h - p)
     v value features of a head
 
+Packed documents on GPUs:
+
+    d documents of a row  b their starts, and an end (d + 1)
+
 Muon:
 
     Z stacked matrices    m rows of a matrix           n columns of a matrix

@@ -50,7 +50,7 @@ def attend(
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
         return splash_attention.attend(segments_BS, window, softcap, scale, chunks)
-    if kind in ("cudnn", "triton"):
+    if kind in ("cudnn", "cudnn_packed", "triton"):
         kernel = gpu_attention.attend(kind, segments_BS, window, scale)
         if kernel is not None:
             return kernel

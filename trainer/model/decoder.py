@@ -21,7 +21,7 @@ from trainer.model.attention_kernels import KERNEL_RESULT, Attend, score_scale, 
 from trainer.model.attention_kernels import attend as attend_by
 from trainer.model.latent_attention import LatentAttention
 from trainer.model.layer_scan import Body, scan_layers
-from trainer.model.layers import Norm
+from trainer.model.layers import Norm, logits_product
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
 from trainer.model.moe_routing import Balance
@@ -341,7 +341,7 @@ class Decoder(nnx.Module):
         """
         split = ("batch", "sequence") if kernel is None else ("tokens", None)
         kernel = self._gathered(self.output_kernel) if kernel is None else kernel
-        logits_BSV = jnp.matmul(x_BSD, kernel, preferred_element_type=jnp.float32)
+        logits_BSV = logits_product(x_BSD, kernel)
         logits_BSV = constrain(logits_BSV, *split, "vocab")
         logits_BSV = softcapped(logits_BSV, self.model.final_logit_softcap)
         return jnp.where(jnp.arange(kernel.shape[-1]) < self.vocabulary.size, logits_BSV, MASKED)

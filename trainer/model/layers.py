@@ -93,6 +93,35 @@ class Projection(nnx.Module):
         return product + gathered(self.bias[...].astype(x.dtype), self.axes[self.contracted :])
 
 
+@jax.custom_vjp
+def logits_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Returns the matrix product in float32; its gradients are products in the dtype of `x`.
+
+    The gradient of the logits is rounded to that dtype. Without this, JAX would widen `x` and the
+    kernel to float32, and a GPU multiply at half its speed.
+    """
+    return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+
+
+def _logits_forward(
+    x: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return logits_product(x, kernel), (x, kernel)
+
+
+def _logits_backward(
+    operands: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, ...]:
+    x, kernel = operands
+    rounded = gradient.astype(x.dtype)
+    of_x = jax.linear_transpose(lambda x: jnp.matmul(x, kernel), x)(rounded)
+    of_kernel = jax.linear_transpose(lambda kernel: jnp.matmul(x, kernel), kernel)(rounded)
+    return *of_x, *of_kernel
+
+
+logits_product.defvjp(_logits_forward, _logits_backward)
+
+
 def rotate(
     x_BSHh: jax.Array, positions_BS: jax.Array, theta: float, scaling: RopeScaling | None = None
 ) -> jax.Array:

@@ -83,7 +83,10 @@ def of_step(mesh: Mesh) -> dict[str, str]:
 def hang_deadline(mesh: Mesh, deadlines: Deadlines) -> dict[str, str]:
     """Returns the options that end a process whose step hangs; none but on GPUs.
 
-    The deadline is longer than a host may let the others wait. A launcher notices a hang earlier.
+    The deadline is longer than a host may let the others wait. A launcher notices a hang earlier,
+    and a process that has one does without: XLA enforces the deadline by waiting, on the host, for
+    each step (jaxlib 0.11.2 on an H200: a program's dispatch took 136.5 of its 136.8 ms with it,
+    3.0 ms without).
     """
     if mesh.devices.flat[0].platform != "gpu":
         return {}

@@ -2,8 +2,8 @@
 
 They are passed with the step, not in XLA_FLAGS, where a name that a version of the compiler does
 not have would end the process. XLA reads "True" and "False" there, not "true". An option that the
-user's XLA_FLAGS name is left to them. None has been measured by this project: docs/how-to/gpus.md
-says what was checked.
+user's XLA_FLAGS name is left to them. Those of one GPU have been measured, those of collectives
+have not: docs/how-to/gpus.md says what was checked.
 
 Sources:
     NVIDIA: https://github.com/NVIDIA/JAX-Toolbox/blob/main/rosetta/docs/GPU_performance.md, and
@@ -16,9 +16,16 @@ Sources:
 import re
 from collections.abc import Mapping
 
-PRODUCTS = {"xla_gpu_enable_triton_gemm": "False"}
+PRODUCTS = {
+    "xla_gpu_enable_triton_gemm": "False",
+    "xla_gpu_enable_dynamic_slice_fusion": "False",
+}
 """cuBLAS computes the products. NVIDIA and MaxText turn Triton's kernels off; each product would be
-compiled and timed with dozens of them first."""
+compiled and timed with dozens of them first.
+
+The second option is on by default since 2026 (https://github.com/openxla/xla/pull/43831). A product
+that the loop over layers keeps for the backward pass is then computed twice: once for the layer,
+and again into the stack of all layers (https://github.com/openxla/xla/pull/45799)."""
 OVERLAP = {
     "xla_gpu_enable_latency_hiding_scheduler": "True",
     "xla_gpu_enable_highest_priority_async_stream": "True",

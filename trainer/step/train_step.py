@@ -231,7 +231,6 @@ class TrainProgram:
                     lowered,
                     {
                         **compiler_options.of_step(self.mesh),
-                        **compiler_options.hang_deadline(self.mesh, self.job.deadlines),
                         **options,
                     },
                 ),

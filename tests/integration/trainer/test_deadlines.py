@@ -45,7 +45,7 @@ def test_compilers_are_waited_for_as_long_as_the_job_says(
     job = job_of(deadlines={"compile_s": 77.0})
     made, said = bench(job), Said(job, tmp_path)
     params = made.initial().params
-    train._compiled(made.program, made.loader, said.events, said, Counts())
+    train._compiled(made.program, made.loader, said.events, said, Counts(), {})
     Evaluator(made.program).evaluate(params, [made.batch(1)])
     Sampler(made.program, Sample(tokens=2), token_cache.load(job.data).tokenizer).sample(params)
     assert coordinator.waits == dict.fromkeys(["first step", "first evaluation", "sample"], 77_000)

@@ -44,16 +44,19 @@ def segments() -> jax.Array:
 
 @pytest.fixture
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with cuDNN: JAX asks for its version, and for nothing else."""
+    """A machine with cuDNN and a Hopper GPU: JAX asks for the version and for the GPU."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     version = SimpleNamespace(cudnn_get_version=lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", version)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
 
 
-def for_cuda(mix: Callable[..., jax.Array], dtype: Any = jnp.bfloat16) -> str:
+def for_cuda(mix: Callable[..., jax.Array], length: int = LENGTH) -> str:
     """Returns the program of a value and its gradients that the compiler for CUDA would get."""
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in SHAPES]
+    shapes = [
+        jax.ShapeDtypeStruct((rows, length, *rest), jnp.bfloat16) for rows, _, *rest in SHAPES
+    ]
 
     def loss(*arrays: jax.Array) -> jax.Array:
         return jnp.sum(jnp.sin(mix(*arrays).astype(jnp.float32)))
@@ -111,6 +114,35 @@ def test_only_full_remat_runs_the_cudnn_kernel_again(segments, remat, runs):
     kernel = attend("cudnn", segments, segments)
     text = for_cuda(jax.checkpoint(kernel, policy=REMAT_POLICIES[remat], prevent_cse=False))
     assert (text.count(FORWARD), text.count(BACKWARD)) == (runs, 1)
+
+
+def packed_for_cuda(remat: str) -> str:
+    """Returns the program of attention to packed documents, in rows with room for two."""
+    segments = jnp.zeros((ROWS, 2 * LENGTH), jnp.int32)
+    kernel = attend("cudnn_packed", segments, segments)
+    policy = REMAT_POLICIES[remat]
+    return for_cuda(
+        jax.checkpoint(kernel, policy=policy, prevent_cse=False), length=segments.shape[1]
+    )
+
+
+@pytest.mark.usefixtures("cudnn")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("full", 2)])
+def test_packed_documents_have_both_kernels_and_no_mask(remat, runs):
+    text = packed_for_cuda(remat)
+    assert (text.count(FORWARD), text.count(BACKWARD)) == (runs, 1)
+    assert text.count('name = "mha_forward"') >= runs
+    assert set(re.findall(r"\\22mask_type\\22: \\22(\w+)", text)) == {"PADDING_CAUSAL"}
+    assert f"{2 * LENGTH}x{2 * LENGTH}" not in text
+
+
+def test_documents_of_a_row_have_starts_and_lengths():
+    segments = jnp.array([[0, 0, 1, 1, 1, 2, 2, 2], [5] * 8])
+    opens, starts, lengths = gpu_attention.documents(segments, room=4)
+    assert jnp.sum(opens, axis=1).tolist() == [3, 1]
+    assert starts.tolist() == [[0, 2, 5, -1, -1], [0, -1, -1, -1, -1]]
+    assert lengths.tolist() == [[2, 3, 3, -1], [8, -1, -1, -1]]
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")

@@ -38,6 +38,8 @@ ONE_DOCUMENT = {"mask_across_documents": False}
     ("kernel", "facts"),
     [
         ("triton", {}),
+        ("cudnn_packed", {"data": {"seq_len": 512}}),
+        ("triton", {"data": {"seq_len": 512}, "accelerator": "a100-8"}),
         ("cudnn", {"data": ONE_DOCUMENT}),
         ("cudnn", {"data": {**ONE_DOCUMENT, "seq_len": 200}}),
         ("cudnn", {"data": ONE_DOCUMENT, "model": {"sliding_window": 64}}),

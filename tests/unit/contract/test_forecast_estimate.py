@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.gpu import LARGE
+from tests.support.jobs import job_of as any_job
 from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.forecast import HOST, HOST_S, RANGES, estimated, of_schedule
@@ -86,12 +88,18 @@ def test_devices_of_unknown_speed_have_no_estimate() -> None:
     assert estimated(job_of(64), resolve(job_of(64), world, CORPUS)) is None
 
 
-@pytest.mark.parametrize(("gpu", "measured"), [("h100-8", 6667), ("a100-80gb-64", 2973)])
-def test_gpus_are_as_fast_as_the_measurement_that_set_them(gpu: str, measured: float) -> None:
-    """See RATES: sequences of 8,192, two rows on an H100, one on an A100."""
-    world = world_of(gpu)
-    rows = 2 * world.devices if gpu == "h100-8" else world.devices
-    job = job_of(rows, "dots")
+def test_an_a100_is_as_fast_as_the_measurement_that_set_it() -> None:
+    """See RATES: sequences of 8,192, one row on each."""
+    world = world_of("a100-80gb-64")
+    job = job_of(world.devices, "dots")
     job = job.model_copy(update={"data": job.data.model_copy(update={"seq_len": 8192})})
-    tokens_per_s = rows * 8192 / step(job, world).step_s / world.devices
-    assert tokens_per_s == pytest.approx(measured, rel=0.1)
+    tokens_per_s = 8192 / step(job, world).step_s
+    assert tokens_per_s == pytest.approx(2973, rel=0.1)
+
+
+def test_an_h200_is_as_fast_as_the_benchmark_that_set_it() -> None:
+    """See RATES: 1.159 s for a step, of which 0.047 s are logits of tokens that this job lacks."""
+    job = any_job(
+        model=LARGE, data={"seq_len": 4096, "global_batch": 16, "mask_across_documents": False}
+    )
+    assert step(job, world_of("h200-1")).step_s == pytest.approx(1.159 - 0.047, rel=0.05)

@@ -93,9 +93,12 @@ class Rates:
     """Share of the peak FLOP/s, in products with weights."""
     attention: float
     """Share of the peak FLOP/s, in the products of attention."""
+    passes: int = 60
+    """Times that fusions read or write the residual stream of a layer in a step."""
 
 
-HOPPER, AMPERE = Rates(products=0.47, attention=0.23), Rates(products=0.65, attention=0.33)
+HOPPER = Rates(products=0.71, attention=0.57, passes=128)
+AMPERE = Rates(products=0.65, attention=0.33)
 RATES = {
     "v4": Rates(products=0.88, attention=0.60),
     "v5e": Rates(products=0.77, attention=0.60),
@@ -107,12 +110,13 @@ RATES = {
 }  # fmt: skip
 """Rates by generation. Those of TPUs are those of compiled schedules; for v7x, of measurements of
 Llama 3.1 70B and 405B (the rows of docs/published that set constants). Older TPUs have those of a
-v4. Those of GPUs give torchtitan's measurements (docs/performance.md there, Llama 3 8B with
-sequences of 8,192 and selective rematerialization): 6,667 tokens/s on an H100, 2,973 on an A100."""
+v4. Those of Hopper are those of the kernels of `benchmarks/gpu.py` on an H200: 817 ms of products
+with weights, 174 ms of attention and 181 ms of other kernels in a step of 65,536 tokens with the
+loop over layers. Later GPUs have the same. Those of an A100 give torchtitan's measurement
+(docs/performance.md there, Llama 3 8B with sequences of 8,192 and selective rematerialization):
+2,973 tokens/s."""
 EXPERTS_SHARE = 0.86
 """Rate of the products of experts, relative to other products: as measured for Mixtral 8x22B."""
-PASSES = 60
-"""Times that fusions read or write the residual stream of a layer in a step."""
 ATTENTION_PRODUCTS, MODEL_PRODUCTS = 9, 6
 """Products of two passes of attention as kernels compute them, and as the model's FLOPs count them.
 The backward pass computes the scores again, once for each of its two kernels."""
@@ -133,7 +137,7 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     repeated = RECOMPUTED_PRODUCTS if roofline.recomputes_attention(job, plan) else 0
     counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
     computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
-    moved = PASSES * roofline.layer_runs(job, plan) * roofline.activation_bytes(job, plan)
+    moved = rates.passes * roofline.layer_runs(job, plan) * roofline.activation_bytes(job, plan)
     # The devices of a pipeline run their layers in every tick, idle or not.
     stretch = pipeline.stretch(plan)
     output = roofline.output_flops_per_token(job, plan) * best.tokens

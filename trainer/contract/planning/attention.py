@@ -9,6 +9,9 @@ TPU_LANES = 128
 """Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
 TRITON_BLOCK = 128
 """Positions in a block of queries or keys: `BlockSizes.get_default` of the kernel's module."""
+LEAST_PACKED = 512
+"""Positions of a row from which cuDNN has room for several documents: see
+`POSITIONS_PER_DOCUMENT` of trainer/model/gpu_attention.py."""
 CUDNN_HEAD_DIM = 8
 """A head's size is a multiple of it: `check_is_flash_attention` of JAX's cuDNN attention."""
 
@@ -24,8 +27,7 @@ def choose(job: Job, world: World, dtype: Dtype, chunks: int) -> tuple[Attention
         return ("splash" if _fits_splash(job, chunks) else "reference"), ""
     if world.platform == "gpu":
         reason = _unfit_for_gpus(job, world, dtype, chunks)
-        fitting = "triton" if job.data.mask_across_documents else "cudnn"
-        return ("reference" if reason else fitting), reason
+        return ("reference" if reason else _for_gpus(job, world)), reason
     return "reference", ""
 
 
@@ -37,6 +39,13 @@ def _fits_splash(job: Job, chunks: int) -> bool:
     """
     sizes = (job.data.seq_len // chunks, job.decoder.value_dim)
     return not job.decoder.attention_sinks and all(size % TPU_LANES == 0 for size in sizes)
+
+
+def _for_gpus(job: Job, world: World) -> AttentionKernel:
+    if not job.data.mask_across_documents:
+        return "cudnn"
+    packs = GPUS[world.accelerator.rpartition("-")[0]].packs_documents
+    return "cudnn_packed" if packs and job.data.seq_len >= LEAST_PACKED else "triton"
 
 
 def _unfit_for_gpus(job: Job, world: World, dtype: Dtype, chunks: int) -> str:

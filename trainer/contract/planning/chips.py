@@ -62,6 +62,8 @@ class Gpu:
     per_host: int = 8
     largest_head_dim: int = 256
     """Largest head that cuDNN's attention takes: `check_is_flash_attention` of JAX."""
+    packs_documents: bool = True
+    """Whether cuDNN's attention takes packed documents; the same function asks for Hopper."""
     peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
     """Peak FLOP/s in formats of 8 bits, without sparsity; only those faster than bfloat16."""
 
@@ -243,6 +245,7 @@ _GPUS = [
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
         largest_head_dim=128,
+        packs_documents=False,
     ),
     Gpu(
         name="a100-80gb",
@@ -253,6 +256,7 @@ _GPUS = [
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
         largest_head_dim=128,
+        packs_documents=False,
     ),
     Gpu(
         name="h100",

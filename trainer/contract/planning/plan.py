@@ -13,7 +13,7 @@ from trainer.contract.config.model import Precision
 from trainer.contract.planning.save_interval import SaveStatistics
 
 Dtype = Literal["float32", "bfloat16"]
-AttentionKernel = Literal["reference", "splash", "cudnn", "triton"]
+AttentionKernel = Literal["reference", "splash", "cudnn", "cudnn_packed", "triton"]
 
 
 class World(Section):
@@ -132,8 +132,9 @@ class Plan(BasePlan):
     precision: Precision | None = None
     """Format of the layers' products with weights; None: the compute dtype."""
     attention: AttentionKernel = "reference"
-    """`splash`: JAX's TPU kernel; `cudnn`: that of cuDNN, for rows of one document; `triton`: JAX's
-    GPU kernel, for packed documents; all block by block. `reference`: scores as whole arrays."""
+    """`splash`: JAX's TPU kernel; `cudnn`: that of cuDNN, for rows of one document; `cudnn_packed`:
+    the same, for each packed document; `triton`: JAX's GPU kernel, for packed documents; all block
+    by block. `reference`: scores as whole arrays."""
     busiest_attention: float = 1.0
     """Attention's work on the busiest device along `context`, relative to the mean. It counts pairs
     of a query and a key, as if a row were one document.
