@@ -17,7 +17,7 @@ from tests.support.launches import Launcher
 from tests.support.processes import LAUNCH_TIMEOUT_S, run_launcher, wait_until
 from trainer.contract.records import checkpoint_metadata
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unhurried")]
 TIMEOUT_S = 120.0
 
 
