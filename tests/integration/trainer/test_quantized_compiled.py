@@ -15,7 +15,7 @@ from trainer.contract.estimates.forecast import MATRIX_PRODUCTS
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import CompileReport, StepSchedule
 
-LAYERS, KERNELS = 2, 7
+LAYERS, KERNELS = 4, 7
 SMALL = {"layers": LAYERS, "d_model": 2048, "heads": 16, "kv_heads": 16, "d_ff": 8192}
 WIDE = {"layers": 2, "d_model": 8192, "heads": 64, "kv_heads": 8, "d_ff": 28_672}
 """Two layers of Llama 3 70B."""
