@@ -21,8 +21,6 @@ COMMANDS = [line for block in blocks(FILE, "sh") for line in block.splitlines() 
 TESTS = [command for command in COMMANDS if command.startswith("uv run pytest")]
 FEWER_STEPS = "" if IS_FULL else " steps=40"
 """Its 150 steps take CI two minutes; the loss has halved after 40."""
-NOT_INHERITED = ("VIRTUAL_ENV", "PYTHONPATH", "UV_COMPILE_BYTECODE")
-"""Variables that a new user has not."""
 DEADLINE_S = 1200
 MOST_LINES = 250
 
@@ -58,7 +56,7 @@ def test_commands_run_in_a_new_environment(tmp_path_factory: pytest.TempPathFact
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     subprocess.run([sys.executable, "-m", "venv", str(checkout / "python")], check=True)
     path = os.pathsep.join([str(checkout / "python" / "bin"), "/usr/bin", "/bin", "/usr/sbin"])
-    kept = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
+    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment = {
         **{k: v for k, v in kept.items() if not k.startswith("UV_PROJECT")},
         "PATH": path,
