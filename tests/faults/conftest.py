@@ -1,5 +1,5 @@
 """Launches in a folder of the test, and what they must not leave behind."""
 
-from tests.support.launch_fixtures import launch, start, traces, unbroken
+from tests.support.launch_fixtures import launch, start, traces, unbroken, unhurried
 
-__all__ = ["launch", "start", "traces", "unbroken"]
+__all__ = ["launch", "start", "traces", "unbroken", "unhurried"]

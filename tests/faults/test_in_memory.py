@@ -93,6 +93,7 @@ def test_own_memory_is_read_then_the_copy_then_storage(
     assert_finished(run, unbroken, traces)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", [f"{HOSTS}\nspares: 1"], indirect=True)
 def test_after_the_loss_of_a_host_its_neighbor_has_its_shards(
     run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path

@@ -15,8 +15,10 @@ from tests.support.fault_matrix import assert_finished, ends
 from tests.support.launches import Launch, Launcher
 from tests.support.processes import wait_until
 from tests.support.programs import agent_of, is_training, node_of, standby_of, standbys
+from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
+KILLED = {"node": (node_of, "lost"), "agent": (agent_of, "crash")}
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def spare_standby(traces: Traces) -> int:
     return standby_of(traces, 0, SPARE="here")
 
 
-@pytest.mark.parametrize(("what", "end"), [(node_of, "lost"), (agent_of, "crash")])
+@pytest.mark.parametrize(("what", "end"), sampled(KILLED, ("node",)))
 def test_its_standby_process_takes_the_place_of_a_lost_host(
     run: Launch,
     unbroken: list,

@@ -220,6 +220,11 @@ def sabotage(folder: Path, code: str, host: int = 1) -> str:
     return _on_host(host, hook(folder, "trainer.data.loader", STEPS, code))
 
 
+def sleepy_steps(folder: Path) -> Path:
+    """Writes a folder for PYTHONPATH: steps sleep, so a run leaves the cores to other tests."""
+    return hook(folder, "trainer.data.loader", STEPS, "time.sleep(0.05)")
+
+
 def sabotage_phases(folder: Path, code: str) -> str:
     """A provider's option: on host 1, `code` runs at the beginning of each phase, within it.
 

@@ -1,5 +1,7 @@
 """Launches in a folder of the test, and what they must not leave behind."""
 
+import fcntl
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ import pytest
 
 from tests.support import fault_matrix
 from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import Launch, Launcher
 
 
@@ -38,10 +41,28 @@ def start(launch: Launcher) -> Callable[..., Launch]:
     return start
 
 
+@pytest.fixture
+def unhurried(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of trainers sleep: runs that a test only waits beside leave the cores to others."""
+    path = sleepy_steps(tmp_path_factory.mktemp("unhurried"))
+    monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+
+
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """The curve of the matrix's job in a run that nothing happened to."""
-    traces, folder = Traces(), tmp_path_factory.mktemp("unbroken")
+    """The curve of the matrix's job in a run that nothing happened to: one for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    path = shared / "unbroken.json"
+    with (shared / "unbroken.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            path.write_text(json.dumps(_unbroken(tmp_path_factory.mktemp("unbroken"))))
+    return json.loads(path.read_text())
+
+
+def _unbroken(folder: Path) -> list[list[Any]]:
+    traces = Traces()
     launcher = Launcher(folder, traces)
     (folder / "job.yaml").write_text(fault_matrix.JOB)
     run = launcher("unbroken")

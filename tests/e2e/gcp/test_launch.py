@@ -12,6 +12,7 @@ import pytest
 
 from launcher.core.exit_codes import JOB_FAILED, NO_CLUSTER, OK
 from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import Launch, curve, start
 from tests.support.processes import run_launcher, wait_until
 from tests.support.ssh_machines import NEEDED, WHY_NOT, Machines, machines
@@ -97,6 +98,8 @@ def test_preempted_pod_is_replaced_and_reclaimer_watches_detached_run(
 ) -> None:
     stand_in, found = pods
     cluster = cluster_file(project, stand_in, f"  user: root\n  remote_dir: {found.disk}\n")
+    # The code of the hosts is on their PYTHONPATH.
+    shutil.copy(sleepy_steps(tmp_path) / "sitecustomize.py", project)
     words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]
     run = start(project, cluster, traces, "small", *words, "retries.preemptions=3")
     run.wait_for(lambda: "checkpoint of step 40 saved" in run.output)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.audited_runs import CLUSTER, JOB
 from tests.support.fault_injection import flip_gradient_bit
 from tests.support.launches import Launch, Launcher
+from tests.support.processes import run_launcher
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +18,7 @@ def test_audit_names_the_host_of_a_flip_that_no_loss_shows(launch: Launcher) -> 
     option = flip_gradient_bit(launch.folder, hosts=3, host=1, step=5, fault=(3, 12, 7))
     (launch.folder / "faulty.yaml").write_text(CLUSTER % (3, 1, option))
     (launch.folder / "one.yaml").write_text(CLUSTER % (1, 2, ""))
+    command(launch, "up", "faulty.yaml")  # six runs: its nodes start once
     run = launch.on("faulty.yaml", "flipped")
     assert run.wait() == 0, run.output
 
@@ -24,14 +26,19 @@ def test_audit_names_the_host_of_a_flip_that_no_loss_shows(launch: Launcher) -> 
     assert (found["kind"], found["suspects"], found["replays"]) == ("corrupt_host", [1], 5)
     assert found["difference"]["step"] == 5
     assert (found["first_step"], found["checkpoints"], found["changes"]) == (4, [6], [])
+    command(launch, "down", "faulty.yaml", "--yes")
 
     elsewhere = audited(launch, 0, "flipped", "--steps", "1-4", "-c", "one.yaml")
     assert (elsewhere["kind"], elsewhere["start_step"]) == ("rounding", 0)
     assert elsewhere["largest_relative_difference"] < elsewhere["tolerance"] < 1e-3
 
-    report = Launch(launch.folder, launch.traces, "report", ["report", "flipped"])
-    assert report.wait() == 0, report.output
+    command(launch, "report", "flipped")
     assert found["text"] in (run.run_dir / "report.html").read_text()
+
+
+def command(launch: Launcher, *words: str) -> None:
+    done = run_launcher(launch.folder, launch.traces.environment, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def audited(launch: Launcher, code: int, *words: str) -> dict[str, Any]:

@@ -64,8 +64,8 @@ RESUMED = {
 }
 """Name of each run that stops after step 20 -> how the command that continues it differs."""
 FULL = {
-    "logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized", "corpus", "resumed",
-    "tensor",
+    "again", "logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized", "corpus",
+    "resumed", "tensor",
 }  # fmt: skip
 """Runs that only CI_FULL makes; their pairs are marked `full`."""
 SAME_KINDS = "equal_losses|equal_up_to_rounding"
@@ -74,7 +74,11 @@ ANY_LOSS = "lower_loss|higher_loss|no_clear_difference"
 PAIRS = {
     ("base", "again"): ("same_run", "same run: same job, code, libraries, cluster and plan"),
     ("base", "resumed"): ("same_run", "all 40 common losses equal bit for bit"),
-    ("base", "repeated"): ("same_run", "all 40 common losses equal bit for bit"),
+    ("base", "repeated"): (
+        "same_run",
+        "same run: same job, code, libraries, cluster and plan; "
+        "all 40 common losses equal bit for bit",
+    ),
     ("resumed", "repeated"): ("same_run", "all 40 common losses equal bit for bit"),
     ("base", "logs"): ("equal_losses", "one key differs: log_every; same examples; all 40"),
     ("logs", "rate"): ("higher_loss", "2 keys differ: log_every, optimizer.learning_rate; same"),

@@ -127,6 +127,7 @@ def test_a_run_survives_its_terminal_and_is_stopped_from_another_one(
     traces.assert_nothing_left()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_ctrl_c_lets_go_of_a_run_that_goes_on(alone: Alone, traces: Traces) -> None:
     assert alone.start().returncode == 0
     alone.wait_for_step()
@@ -145,6 +146,7 @@ def test_ctrl_c_lets_go_of_a_run_that_goes_on(alone: Alone, traces: Traces) -> N
     traces.assert_nothing_left()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     alone: Alone, traces: Traces
 ) -> None:

@@ -36,8 +36,8 @@ steps:
   - job: tune.yaml
     overrides:
       steps: %d
-      eval.every_steps: 2000
-      checkpoint.every_steps: 500
+      eval.every_steps: 60
+      checkpoint.every_steps: 20
       checkpoint.init_from: run:base@best
   - job: base.yaml
 """
@@ -47,7 +47,7 @@ hosts: 1
 devices_per_host: 1
 provider: {kind: local}
 """
-MEDIUM, LONG = 3000, 200000
+MEDIUM, LONG = 100, 200000
 
 
 class Chain:
@@ -115,6 +115,7 @@ def chain(launch: Launcher) -> Chain:
     return Chain(launch)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_killed_chain_goes_on_and_runs_nothing_twice(chain: Chain) -> None:
     """Pretrain, LoRA, export; the command and the supervisor of the middle run are killed."""
     chain.write(MEDIUM)
@@ -135,8 +136,14 @@ def test_a_killed_chain_goes_on_and_runs_nothing_twice(chain: Chain) -> None:
     best = chain.runs / "base" / "checkpoints" / str(STEPS)
     assert chain.job_of("tuned")["checkpoint"]["init_from"] == str(best)
     assert (chain.folder / "out" / "model.safetensors").exists()
+    before = (chain.folder / "out" / "config.json").stat().st_mtime_ns
+    again, _ = chain()
+    assert again == found
+    assert (chain.folder / "out" / "config.json").stat().st_mtime_ns == before
+    assert chain.attempts_of("tuned") == 2
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_ctrl_c_stops_the_running_step_of_a_flow(chain: Chain) -> None:
     (chain.folder / "base.yaml").write_text(JOB.replace(f"steps: {STEPS}", f"steps: {LONG}", 1))
     with chain.begin() as process:
@@ -151,6 +158,7 @@ def test_ctrl_c_stops_the_running_step_of_a_flow(chain: Chain) -> None:
     assert not (chain.runs / "tuned").exists()
 
 
+@pytest.mark.full
 def test_a_chain_of_three_steps_exports_the_tuned_model(chain: Chain) -> None:
     found, _ = chain()
     assert {name: step["state"] for name, step in found.items()} == dict.fromkeys(
@@ -194,29 +202,23 @@ def test_a_run_waits_for_another_and_starts_from_its_best(chain: Chain) -> None:
     assert chain.steps_of("tuned") == list(range(1, STEPS + 1))
 
 
-def test_a_run_after_a_stopped_one_is_cancelled(chain: Chain) -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_a_wait_for_another_run_ends_by_ctrl_c_and_when_it_is_stopped(chain: Chain) -> None:
     base = chain.run("base.yaml", "base", f"steps={LONG}")
     wait_until(lambda: (chain.runs / "base" / "state.json").exists(), LAUNCH_TIMEOUT_S)
+    interrupted = chain.run("base.yaml", "interrupted", "after=[base]")
     tuned = chain.run("base.yaml", "tuned", "after=[base]")
-    tuned.wait_for_event("state", state="waiting_for_runs")
+    for waiting in (interrupted, tuned):
+        waiting.wait_for_event("state", state="waiting_for_runs")
+    interrupted.process.send_signal(signal.SIGINT)
+    assert interrupted.wait() == 130
+    assert chain.state_of("interrupted").state == "interrupted"
     base.process.send_signal(signal.SIGTERM)
     assert base.wait() == 130
     assert tuned.wait() == 1
     assert "cancelled: base was stopped" in tuned.output
     assert "Try again: launch resume tuned" in tuned.output
     assert chain.state_of("tuned").state == "cancelled"
-
-
-def test_ctrl_c_ends_the_wait_for_another_run(chain: Chain) -> None:
-    base = chain.run("base.yaml", "base", f"steps={LONG}")
-    wait_until(lambda: (chain.runs / "base" / "state.json").exists(), LAUNCH_TIMEOUT_S)
-    tuned = chain.run("base.yaml", "tuned", "after=[base]")
-    tuned.wait_for_event("state", state="waiting_for_runs")
-    tuned.process.send_signal(signal.SIGINT)
-    assert tuned.wait() == 130
-    assert chain.state_of("tuned").state == "interrupted"
-    base.process.send_signal(signal.SIGTERM)
-    assert base.wait() == 130
 
 
 def test_damaged_weights_of_another_run_are_refused(chain: Chain) -> None:

@@ -53,6 +53,7 @@ def test_outputs_of_a_run_and_its_checkpoint(launch: Launcher, launched: Any) ->
     assert printed("report", "small")["runs"] == ["small"]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_outputs_about_a_live_run(launch: Launcher, launched: Any) -> None:
     run = launch.on(launch.folder / "one.yaml", "live", ["steps=100000", "log_every=1"])
     run.wait_for_step()

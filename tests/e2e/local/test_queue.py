@@ -23,7 +23,7 @@ from tests.support.queue_stubs import kill_worker
 from tests.support.sampling import IS_FULL
 
 pytestmark = pytest.mark.slow
-RUNS, KILLS = (200, 20) if IS_FULL else (100, 20)
+RUNS, KILLS = (200, 20) if IS_FULL else (60, 20)
 STUBS_TIMEOUT_S = 170.0
 ONE_HOST = "{accelerator: cpu, hosts: 1, devices_per_host: 1, provider: {kind: local}}"
 NOTHING = "{name: urgent, command: ['true'], priority: 1}"
@@ -61,6 +61,7 @@ def test_queued_runs_start_once_in_order_with_20_kills_of_the_worker(
     assert states == {RunState.FINISHED}
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -> None:
     """The worker is killed while the run stops for the other one; any command starts it again."""
     folder, environment = launch.folder, launch.traces.environment
@@ -71,7 +72,7 @@ def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -
         ended = run_launcher(folder, environment, *words)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
-    job = ["-c", "one.yaml", "job.yaml", "steps=4000"]
+    job = ["-c", "one.yaml", "job.yaml", "steps=300"]
     command(*job, "name=whole")
     whole, low, urgent = (folder / "runs" / name for name in ("whole", "low", "urgent"))
     command(*job, "name=low", "preemptible=true", "--queue")

@@ -119,6 +119,7 @@ def test_a_sweep_killed_at_any_moment_runs_each_point_once(sweep: Sweep, seed: i
         assert sweep.attempts_of(point["name"]) == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_point_whose_driver_was_killed_is_resumed(sweep: Sweep) -> None:
     run = sweep.runs / "small-learning_rate_0.01"
     with sweep.begin("optimizer.learning_rate=1e-2,1e-4", "steps=20000") as process:

@@ -15,7 +15,7 @@ from tests.support.launches import Launcher
 from tests.support.processes import run_launcher, wait_until
 from tests.support.programs import is_training, standby_of, trainer_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unhurried")]
 
 
 def command(launch: Launcher, *words: str) -> subprocess.CompletedProcess[str]:

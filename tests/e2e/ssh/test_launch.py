@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER, OK
 from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import curve, start
 from tests.support.processes import holds, run_launcher, wait_until, written
 from tests.support.ssh_machines import NEEDED, WHY_NOT, Machines, machines
@@ -131,6 +133,8 @@ def test_kill_9_of_the_command_before_the_run_has_begun_leaves_nothing(
 def test_run_continues_without_command_and_is_found_stopped_resumed(
     two: Machines, project: Path, traces: Traces, tmp_path: Path
 ) -> None:
+    # The code of the hosts is on their PYTHONPATH.
+    shutil.copy(sleepy_steps(tmp_path) / "sitecustomize.py", project)
     words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]
     run = start(project, two.cluster(), traces, "alone", *words)
     run.wait_for(lambda: "host 0 step" in run.output)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from launcher.gang.program_archive import ProgramArchive
 from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import start
 from tests.support.processes import run_launcher
 from tests.support.programs import node_of
@@ -38,6 +40,8 @@ def test_machine_with_empty_disk_in_place_of_lost_one_compiles_nothing(
 ) -> None:
     cluster = three.cluster()
     cluster.write_text(cluster.read_text().replace("hosts: 3", "hosts: 2\nspares: 1", 1))
+    # The code of the hosts is on their PYTHONPATH.
+    shutil.copy(sleepy_steps(tmp_path) / "sitecustomize.py", project)
     words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]
     run = start(project, cluster, traces, "replaced", *words, "retries={failures: 3}")
     run.wait_for(lambda: list(three.disks[0].glob("runs/*/runs/replaced")))
