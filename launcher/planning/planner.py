@@ -224,9 +224,7 @@ def _plan(job: Job, problem: Callable[[str, str], Problem], world: World) -> Pla
     try:
         seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
         corpus_seen = Corpus(source=data.source, sha256=seen_here)
-        plan = planner.resolve(
-            job, world, corpus_seen, trainer_process.parameters, teacher_model
-        )
+        plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters, teacher_model)
     except planner.PlanError as error:
         raise ConfigError([problem(*one) for one in error.problems]) from error
     except StorageError as error:

@@ -22,7 +22,6 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
-    ABOUT,
     Base,
     BrokenError,
     CheckpointMetadata,
@@ -73,9 +72,7 @@ def teacher(source: str, program: TrainProgram, known: Base | None = None) -> In
     """
     asked = program.teacher
     assert asked
-    return _read(
-        "distill.teacher", source, asked.network.job, asked.shapes, asked.shardings, known
-    )
+    return _read("distill.teacher", source, asked.network.job, asked.shapes, asked.shardings, known)
 
 
 def _read(

@@ -61,7 +61,8 @@ class TeacherFeatures(NamedTuple):
     """The features of a batch, the model that makes logits of them, and the weight of its loss."""
 
     model: Decoder
-    features_BSD: jax.Array
+    features: jax.Array
+    """Of shape (B, S, D), with the teacher's own D."""
     settings: Distill
 
 

@@ -119,11 +119,11 @@ def _loop(model: Decoder) -> Callable[..., Any]:
 def _chunks(
     model: Decoder, features_BSD: jax.Array, batch: Batch, teacher: TeacherFeatures | None = None
 ) -> tuple[jax.Array, Rest]:
-    """Returns the features, and targets, weights and a teacher's features, in chunks (I, R, T, ...).
+    """Returns the features and the rest, in chunks (I, R, T, ...).
 
-    The logits of a chunk are those of both models.
+    The logits of a chunk are those of the model and of its teacher.
     """
-    rest = (batch.targets, batch.weights, teacher and teacher.features_BSD)
+    rest = (batch.targets, batch.weights, teacher and teacher.features)
     parts = jax.tree.map(_by_shard, (features_BSD, rest))
     models = 1 if teacher is None else 2
     chunks = chunk_count(parts[0].shape[1], models * model.vocabulary.padded)

@@ -436,8 +436,8 @@ def micro_batch_loss(
     if teacher and teacher_weights:
         theirs = teacher.features(teacher_weights, micro)
         # The barrier orders the two passes, whose collectives could otherwise overtake each other.
-        params, features_BSD = jax.lax.optimization_barrier((params, theirs.features_BSD))
-        theirs = theirs._replace(features_BSD=jax.lax.stop_gradient(features_BSD))
+        params, features_BSD = jax.lax.optimization_barrier((params, theirs.features))
+        theirs = theirs._replace(features=jax.lax.stop_gradient(features_BSD))
     z_loss = network.job.optimizer.z_loss
     loss, load = loss_and_load(network.bind(params), micro, keys, z_loss, theirs)
     return loss, Counts(jnp.sum(micro.weights), load=load)

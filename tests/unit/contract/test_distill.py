@@ -56,9 +56,7 @@ def test_the_model_of_the_teacher_is_that_of_its_record(tmp_path: Path) -> None:
         ({"model": {"module": "my.model:build"}}, "distill", "a custom model"),
     ],
 )  # fmt: skip
-def test_other_sections_are_refused(
-    tmp_path: Path, changes: Any, key: str, message: str
-) -> None:
+def test_other_sections_are_refused(tmp_path: Path, changes: Any, key: str, message: str) -> None:
     (found,) = problems(distill_job(saved(tmp_path / "1"), **changes))
     assert found[0] == key and message in found[1]
 
@@ -71,13 +69,13 @@ def test_preferences_are_refused_beside_a_teacher(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("teacher", "fields", "key", "message"),
     [
-        ({"model": {**LARGE, "vocab_size": 300}}, {}, "model.vocab_size", "has 300 tokens, found 257"),
-        ({"data": {"tokenizer": "other.json"}}, {}, "data.tokenizer", "has other.json, found bytes"),
+        ({"model": {**LARGE, "vocab_size": 300}}, {}, "model.vocab_size", "300 tokens, found 257"),
+        ({"data": {"tokenizer": "other.json"}}, {}, "data.tokenizer", "other.json, found bytes"),
         ({"model": {**LARGE, "heads": 3, "kv_heads": 3}}, {}, "mesh.tensor", "for the teacher"),
         ({"model": {**LARGE, "positions": "learned", "max_positions": 16}}, {}, "data.seq_len",
          "more than the teacher's 16 learned positions"),
         ({"model": {"module": "my.model:build"}}, {}, "distill.teacher", "is of a custom model"),
-        ({}, {"base": Base(source="/base", step=1, digests={})}, "distill.teacher", "only adapters"),
+        ({}, {"base": Base(source="/b", step=1, digests={})}, "distill.teacher", "only adapters"),
     ],
 )  # fmt: skip
 def test_a_teacher_that_does_not_fit_is_refused(
@@ -107,8 +105,14 @@ def test_a_folder_without_a_teacher_has_file_line_and_key(tmp_path: Path, text: 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("weight", 0.0), ("weight", 1.1), ("temperature", 0.0), ("teacher", "run:base@3"), ("teacher", "")],
-)  # fmt: skip
+    [
+        ("weight", 0.0),
+        ("weight", 1.1),
+        ("temperature", 0.0),
+        ("teacher", "run:base@3"),
+        ("teacher", ""),
+    ],
+)
 def test_values_out_of_range_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"distill.{key}"):
         distill_job(tmp_path, distill={key: value})

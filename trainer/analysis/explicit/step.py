@@ -97,9 +97,7 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
     return check(loss, mesh, *arguments, times=plan.batch.grad_accum_steps)
 
 
-def _weights(
-    arrays: Sequence[ArrayPlan], mesh: AbstractMesh
-) -> dict[str, jax.ShapeDtypeStruct]:
+def _weights(arrays: Sequence[ArrayPlan], mesh: AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of weights by name, with their shardings."""
     return {
         array.name: _placed(

@@ -12,11 +12,11 @@ from trainer.contract.config.job import Job
 from trainer.contract.estimates.activations import by_layers, kept_per_token, worked_on_per_token
 from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
 from trainer.contract.planning.pipeline import repeats
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.teacher import of_teacher
-from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 
 BATCH_BYTES = 5 * 4
 """Bytes of a token in a batch: its id, target, segment, position and weight."""

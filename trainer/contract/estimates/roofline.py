@@ -26,10 +26,10 @@ from trainer.contract.planning import (
     pipeline,
     sharding_rules,
 )
+from trainer.contract.planning.array_plans import DTYPE_BYTES
 from trainer.contract.planning.parameter_shapes import capacity, norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
 from trainer.contract.planning.teacher import of_teacher
-from trainer.contract.planning.array_plans import DTYPE_BYTES
 
 USES = 2
 """Uses of a weight in a micro-batch: forward and backward."""
