@@ -52,6 +52,7 @@ def test_the_model_of_the_teacher_is_that_of_its_record(tmp_path: Path) -> None:
          "integrity", "does not support this section"),
         ({"mesh": {"pipeline": 2}, "data": {"grad_accum_steps": 2}},
          "mesh.pipeline", "distill runs on one stage"),
+        ({"optimizer": {"z_loss": 1e-4}}, "optimizer.z_loss", "distill has its own loss"),
         ({"mesh": {"context": 2}}, "mesh.context", "distill needs whole sequences"),
         ({"model": {"module": "my.model:build"}}, "distill", "a custom model"),
     ],

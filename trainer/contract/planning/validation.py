@@ -259,6 +259,8 @@ def _distillation(job: Job) -> Problems:
     for key in ("dpo", "lora", "integrity"):
         if getattr(job, key):
             yield key, "distill does not support this section. Remove one of them"
+    if job.optimizer.z_loss:
+        yield "optimizer.z_loss", "distill has its own loss. Remove this key"
 
 
 def _key_of(data: Data, number: int) -> str:
