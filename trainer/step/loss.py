@@ -74,6 +74,7 @@ def loss_and_load(
             logits_RTV = model.logits(x_RTD, kernel_RDV)
             losses_RT = cross_entropy(logits_RTV, targets_RT, z_loss)
             if teacher:
+                assert their_x_RTD is not None
                 theirs_RTV = teacher.model.logits(their_x_RTD, their_kernel_RDV)
                 losses_RT = mixed(teacher.settings, losses_RT, logits_RTV, theirs_RTV)
             return jnp.sum(losses_RT * weights_RT)
@@ -103,7 +104,7 @@ def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
         kernel_RDV = model.output_kernels(model.output_kernel)
 
         def one_chunk(_: None, chunk: tuple[jax.Array, Rest]) -> tuple[None, jax.Array]:
-            x_RTD, (targets_RT, weights_RT, _) = chunk
+            x_RTD, (targets_RT, weights_RT, _no_teacher) = chunk
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
         _, losses_IRT = _loop(model)(

@@ -18,6 +18,7 @@ from trainer.analysis.explicit.step import check_step
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.weights import teacher
 from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
 from trainer.contract.estimates.host_memory import host_memory
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.roofline import flops_per_token
@@ -27,6 +28,7 @@ from trainer.data.packing import Batch
 from trainer.model import Params
 from trainer.step import loss
 from trainer.step.train_step import micro_batch_loss
+from trainer.tools.step_examples import explain
 
 STEPS = 20
 VOCABULARY = 257
@@ -56,7 +58,7 @@ def _loss_and_gradients(made: Bench, params: Params, micro: Batch) -> tuple[jax.
 def _reference(made: Bench, params: Params, micro: Batch) -> tuple[jax.Array, Params]:
     """The same with whole arrays of logits and of probabilities."""
     program, settings = made.program, made.program.job.distill
-    assert program.teacher and settings
+    assert program.teacher and settings and made.first.teacher
 
     def whole_logits(model: Any) -> jax.Array:
         features_BSD, _ = model.features(micro.tokens, micro.segments, micro.positions)
@@ -105,6 +107,7 @@ def test_loss_and_gradients_are_those_of_whole_arrays(
 
 def test_a_model_equal_to_its_teacher_has_nothing_to_learn(large: Path) -> None:
     made = bench(distill_job(large, model=LARGE, distill={"weight": 1.0}))
+    assert made.first.teacher
     found, gradients = _loss_and_gradients(made, made.first.teacher, _micro(made))
     assert found == pytest.approx(0, abs=1e-6)
     assert max(float(jnp.max(jnp.abs(x))) for x in gradients.values()) < 1e-6
@@ -172,6 +175,11 @@ def test_other_weights_than_at_the_start_are_refused(large: Path, tmp_path: Path
     Kept.of(tmp_path, 1, model=LARGE, seed=6).saved(1)
     with pytest.raises(FolderError, match=r"distill\.teacher: .* does not have the weights"):
         teacher(str(tmp_path), program, found.base)
+
+
+def test_the_examples_of_a_step_are_not_ranked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="distill: the loss of a target is not"):
+        explain(tmp_path, distill_job(tmp_path), 1, 1)
 
 
 @pytest.mark.slow
