@@ -50,19 +50,27 @@ class Teacher:
         shardings = meshes.parameter_shardings(found[1], mesh)
         return cls(Network.of(*found), job.distill, shapes, shardings)
 
-    def features(self, weights: Params, batch: Batch) -> "TeacherFeatures":
-        """Returns what the teacher computes of a batch (B, S)."""
+    def run_before(
+        self, params: Params, weights: Params, batch: Batch
+    ) -> tuple["TeacherFeatures", Params]:
+        """Returns what the teacher computes of a batch (B, S), and `params` for the next pass.
+
+        `params` are those of the model that learns, and `weights` those of the teacher.
+        """
         model = self.network.bind(weights)
         features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
-        return TeacherFeatures(model, features_BSD, self.settings)
+        # The barrier orders the two passes, whose collectives could otherwise overtake each other.
+        params, features_BSD = jax.lax.optimization_barrier((params, features_BSD))
+        features_BSD = jax.lax.stop_gradient(features_BSD)
+        return TeacherFeatures(model, features_BSD, self.settings), params
 
 
 class TeacherFeatures(NamedTuple):
-    """The features of a batch, the model that makes logits of them, and the weight of its loss."""
+    """The features of a batch, and the model that makes logits of them."""
 
     model: Decoder
     features: jax.Array
-    """Of shape (B, S, D), with the teacher's own D."""
+    """Features (B, S, D), with the D of the teacher."""
     settings: Distill
 
 

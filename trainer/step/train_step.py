@@ -434,10 +434,7 @@ def micro_batch_loss(
         keys = row_keys(network.job.seed, step, micro.examples)
     theirs = None
     if teacher and teacher_weights:
-        theirs = teacher.features(teacher_weights, micro)
-        # The barrier orders the two passes, whose collectives could otherwise overtake each other.
-        params, features_BSD = jax.lax.optimization_barrier((params, theirs.features))
-        theirs = theirs._replace(features=jax.lax.stop_gradient(features_BSD))
+        theirs, params = teacher.run_before(params, teacher_weights, micro)
     z_loss = network.job.optimizer.z_loss
     loss, load = loss_and_load(network.bind(params), micro, keys, z_loss, theirs)
     return loss, Counts(jnp.sum(micro.weights), load=load)
