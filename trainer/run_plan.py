@@ -8,6 +8,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Corpus, Plan, World
 from trainer.contract.planning.planner import resolve
+from trainer.contract.records.teacher import teacher_model
 from trainer.distributed.process_env import Environment
 from trainer.model import custom
 
@@ -22,7 +23,7 @@ def planned(job: Job, environment: Environment, run_dir: Path) -> Plan:
     if environment.processes > 1 or path.exists():
         return Plan.model_validate_json(path.read_text(encoding="utf-8"))
     corpus = Corpus(source=job.data.source, sha256=None)
-    return resolve(job, this_machine(), corpus, custom.parameters)
+    return resolve(job, this_machine(), corpus, custom.parameters, teacher_model)
 
 
 def this_machine() -> World:

@@ -26,6 +26,7 @@ from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.save_interval import SaveInterval, choose, settled
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
+from trainer.contract.records.teacher import teacher_model
 from trainer.contract.storage import corpus
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError
@@ -106,6 +107,11 @@ class TrainingLaunch(LaunchSpec):
     def optimizer_bytes(self) -> int:
         """Bytes of optimizer moments on one device."""
         return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
+
+    @property
+    def teacher_bytes(self) -> int:
+        """Bytes of the weights of a teacher on one device; 0 without one."""
+        return self.plan.teacher_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -218,7 +224,7 @@ def _plan(job: Job, problem: Callable[[str, str], Problem], world: World) -> Pla
     try:
         seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
         corpus_seen = Corpus(source=data.source, sha256=seen_here)
-        plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters)
+        plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters, teacher_model)
     except planner.PlanError as error:
         raise ConfigError([problem(*one) for one in error.problems]) from error
     except StorageError as error:
@@ -237,7 +243,11 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
         try:
             other = job.model_copy(update={"data": data})
             plan = planner.resolve(
-                other, world, whole.corpus, lambda _: trainer_process.planned(whole.parameters)
+                other,
+                world,
+                whole.corpus,
+                lambda _: trainer_process.planned(whole.parameters),
+                whole.teacher_model,
             )
         except planner.PlanError:
             continue
@@ -268,10 +278,10 @@ def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world:
 
 
 def _state_bytes(job: Job, plan: Plan) -> int:
-    """Returns the bytes of parameters, gradients and moments on one device."""
+    """Returns the bytes of parameters, gradients, moments and a teacher on one device."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     state = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
-    return state + _gradient_bytes(plan)
+    return state + _gradient_bytes(plan) + plan.teacher_bytes
 
 
 def _gradient_bytes(plan: Plan) -> int:

@@ -128,6 +128,9 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
     table.add_row("corpus", f"{plan.corpus.source}, {seen}")
     table.add_row("parameters", _parameters_text(launch))
+    if plan.teacher and launch.job.distill:
+        count = sum(_size(array) for array in plan.teacher.parameters)
+        table.add_row("teacher", f"{count:,} parameters, from {launch.job.distill.teacher}")
     sizes = bytes_per_device(launch)
     table.add_row("per device", _sizes_text(sizes))
     for title, text in zip(("per host", ""), _host_memory_lines(launch), strict=True):
@@ -216,10 +219,12 @@ def _sequences_text(launch: TrainingLaunch) -> str:
 
 def bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
     """Returns the bytes of the training state on a device, by its parts."""
+    teacher = {"teacher": launch.teacher_bytes} if launch.teacher_bytes else {}
     return {
         "parameters": launch.parameter_bytes,
         "optimizer": launch.optimizer_bytes,
         "gradients": launch.gradient_bytes,
+        **teacher,
     }
 
 

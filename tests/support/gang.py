@@ -17,6 +17,7 @@ from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
 from trainer.contract.planning.save_interval import SaveStatistics
+from trainer.contract.records.teacher import teacher_model
 from trainer.model import custom
 
 DEADLINE_S = 240
@@ -90,7 +91,7 @@ def write(
     """The run directory's job and plan; returns a port for the coordinator."""
     (run_dir / "plans").mkdir(parents=True, exist_ok=True)
     (run_dir / "job.yaml").write_text(dump(job), encoding="utf-8")
-    plan = resolve(job, world, corpus_of(job), custom.parameters)
+    plan = resolve(job, world, corpus_of(job), custom.parameters, teacher_model)
     if saves:
         plan = plan.model_copy(update={"save_statistics": saves})
     path = run_dir / "plans" / f"{attempt:04d}.json"

@@ -6,9 +6,11 @@ from typing import Any
 import jax
 
 from tests.support.jobs import corpus_of, world_of
+from trainer.checkpoint.initial_state import with_teacher
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.planner import resolve
+from trainer.contract.records.teacher import teacher_model
 from trainer.data import token_cache
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.packing import Batch
@@ -33,7 +35,7 @@ class Bench:
 
     @classmethod
     def of(cls, job: Job, world: World) -> "Bench":
-        plan = resolve(job, world, corpus_of(job), custom.parameters)
+        plan = resolve(job, world, corpus_of(job), custom.parameters, teacher_model)
         mesh = meshes.build(plan, jax.devices()[: world.devices])
         program = TrainProgram.of(job, plan, mesh)
         loader = BatchLoader(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
@@ -45,7 +47,7 @@ class Bench:
         ) -> Any:
             return step(program.peak_rate, state, batch, nothing, limits)
 
-        first = jax.device_get(program.initial_state())
+        first = jax.device_get(with_teacher(program.initial_state(), program)[0])
         return cls(plan, program, loader, compiled, step.as_text() or "", first)
 
     def initial(self) -> TrainState[jax.Array]:

@@ -142,7 +142,7 @@ def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch
     found = compiled.memory_analysis()
     assert found is not None
     own = found.peak_memory_in_bytes + found.generated_code_size_in_bytes
-    needed = own + verdict.memory["optimizer"]
+    needed = own + verdict.memory["optimizer"] + verdict.memory.get("teacher", 0)
     assert verdict.hbm_needed_bytes is not None
     fits = needed <= verdict.hbm_available_bytes
     return replace(
@@ -176,9 +176,11 @@ def _understood(read: Callable[[str, Plan], Result], text: str, plan: Plan) -> R
 
 def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
     parameters = sum(array.bytes_per_device for array in plan.parameters)
+    teacher = {"teacher": plan.teacher_bytes} if plan.teacher else {}
     return {
         "parameters": parameters,
         "optimizer": optimizer_state.bytes_per_device(job.optimizer, plan),
+        **teacher,
     }
 
 

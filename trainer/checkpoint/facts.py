@@ -43,6 +43,8 @@ class RunFacts:
     """The text of `tokenizer.json` if a tokenizer was trained for the run."""
     base: Base | None = None
     """The base model of its adapters."""
+    teacher: Base | None = None
+    """The teacher that it learns from."""
     excluded: Exclusions = ()
     """The examples that the run leaves out."""
 
@@ -71,6 +73,7 @@ class RunFacts:
             files={},
             data=data,
             base=self.base,
+            teacher=self.teacher,
             recent=progress.recent,
             checked_step=progress.checked_step,
             excluded=self.excluded,

@@ -1,13 +1,13 @@
 """The state that a run starts from: a checkpoint's, one with given weights, or a new one."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 from etils import epath
 
 from trainer.checkpoint.restore import Restored, Restorer, moved, restore_step
-from trainer.checkpoint.weights import initial
+from trainer.checkpoint.weights import initial, teacher
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.host_memory import Stamp
 from trainer.contract.records.checkpoint_metadata import Base, CheckpointMetadata
@@ -40,6 +40,8 @@ class InitialState:
     """Loss of the last completed step."""
     base: Base | None = None
     """The base model of the adapters, in a job that trains adapters."""
+    teacher: Base | None = None
+    """The teacher, in a distillation."""
     stamp: Stamp | None = None
     """The in-memory checkpoint that it was read from."""
     recent: RecentSteps = field(default_factory=RecentSteps)
@@ -59,11 +61,27 @@ def at_step(
     state, about = restore_step(
         source, program.job, corpus_sha256, program.shapes, program.shardings
     )
-    if about.base is None:
-        return state, about
-    return state._replace(
-        frozen_params=initial(about.base.source, program, about.base).params
-    ), about
+    if about.base:
+        base = initial(about.base.source, program, about.base)
+        state = state._replace(frozen_params=base.params)
+    return with_teacher(state, program, about)[0], about
+
+
+def with_teacher(
+    state: TrainState[jax.Array], program: TrainProgram, about: CheckpointMetadata | None = None
+) -> tuple[TrainState[jax.Array], Base | None]:
+    """Returns the state with the weights of its teacher, if the job has one, and what they are.
+
+    `about` describes the checkpoint that the state was restored from. Raises what `initial` raises.
+    """
+    if program.job.distill is None:
+        return state, None
+    source, known = program.job.distill.teacher, about and about.teacher
+    if about and known and about.job["distill"]["teacher"] == source:
+        # `source` may be a run that has a newer step by now: use the recorded step.
+        source = known.source
+    params, found = teacher(source, program, known)
+    return state._replace(teacher=params), found
 
 
 def begin(
@@ -73,6 +91,20 @@ def begin(
 
     Raises what `Restorer.newest` and `initial` raise.
     """
+    start, about = _begin(program, plan, restorer, report, events)
+    if program.job.distill is None:
+        return start
+    with events.phase("restore"):
+        state, found = with_teacher(start.state, program, about)
+    assert found
+    report.print_line(f"learning from the teacher in {found.source}")
+    return replace(start, state=state, teacher=found)
+
+
+def _begin(
+    program: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
+) -> tuple[InitialState, CheckpointMetadata | None]:
+    """Returns the state without a teacher, and the metadata of its checkpoint, if it has one."""
     source = program.job.checkpoint and program.job.checkpoint.init_from
     if restorer:
         with events.phase("restore"):
@@ -94,30 +126,31 @@ def begin(
             # A run that had no checks takes the state that it resumes with for a good one.
             last = about.step if about.checked_step is None else about.checked_step
             checks = HostChecks(last if program.job.integrity else None)
-            return InitialState(
+            start = InitialState(
                 state,
                 about.step,
                 about.examples,
                 about.loss,
                 base,
-                restored.stamp,
-                RecentSteps(about.recent),
-                about.excluded,
-                checks,
+                stamp=restored.stamp,
+                recent=RecentSteps(about.recent),
+                excluded=about.excluded,
+                checks=checks,
             )
+            return start, about
         report.print_if_resumed("no checkpoint was committed: starting from step 1")
     checks = HostChecks(0 if program.job.integrity else None)
     if source is None:
-        return InitialState(program.initial_state(), checks=checks)
+        return InitialState(program.initial_state(), checks=checks), None
     with events.phase("restore"):
         params, base = initial(source, program)
     if program.job.lora:
         report.print_line(f"training adapters on the frozen weights from {base.source}")
-        return InitialState(program.fresh_state(params), base=base, checks=checks)
+        return InitialState(program.fresh_state(params), base=base, checks=checks), None
     report.print_line(
         f"starting from the weights in {source}, with a new optimizer state and data order"
     )
-    return InitialState(program.fresh_state(params), checks=checks)
+    return InitialState(program.fresh_state(params), checks=checks), None
 
 
 def _from(restored: Restored) -> str:

@@ -109,7 +109,9 @@ class Checkpoints:
         return MemorySaver(self.memory, self._facts(start), start.stamp, events)
 
     def _facts(self, start: InitialState) -> RunFacts:
-        return replace(self.run, base=start.base, excluded=self.excluded(start))
+        return replace(
+            self.run, base=start.base, teacher=start.teacher, excluded=self.excluded(start)
+        )
 
     def excluded(self, start: InitialState) -> Exclusions:
         """Returns the examples that the run leaves out; the file is missing in a copied folder."""

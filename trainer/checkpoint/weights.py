@@ -1,9 +1,9 @@
 """Reads weights without the rest of a state, for `init_from`, exports and checks."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,21 +17,23 @@ from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import read_arrays
 from trainer.checkpoint.tree import changed, digests
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
-from trainer.contract.config.job import Job
+from trainer.contract.config.job import Checkpoint, Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
-    ABOUT,
-    TOKENIZER,
     Base,
     BrokenError,
     CheckpointMetadata,
 )
-from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
+from trainer.contract.records.compatibility import (
+    PARAMS,
+    compare,
+    of_its_tokenizer,
+    other_parameters,
+)
 from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.retries import StorageError, is_transient
-from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.distributed import consensus
 from trainer.step.train_step import TrainProgram
 
@@ -39,7 +41,7 @@ AVERAGE = "average."
 
 
 class Initial(NamedTuple):
-    """Weights that a run starts from, or the base model of its adapters."""
+    """Weights that a run starts from, the base model of its adapters, or its teacher."""
 
     params: dict[str, jax.Array]
     base: Base
@@ -60,24 +62,47 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
         )
     shapes, shardings = program.shapes, program.shardings
     wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
-    params, numbers, limit_s = {}, {}, program.job.deadlines.restore_s
+    return _read("checkpoint.init_from", source, program.job, wanted, lie, known)
+
+
+def teacher(source: str, program: TrainProgram, known: Base | None = None) -> Initial:
+    """Reads the weights of a program's teacher from a run, its checkpoints or one checkpoint.
+
+    Raises what `initial` raises.
+    """
+    asked = program.teacher
+    assert asked
+    return _read("distill.teacher", source, asked.network.job, asked.shapes, asked.shardings, known)
+
+
+def _read(
+    key: str,
+    source: str,
+    job: Job,
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    lie: Mapping[str, Sharding],
+    known: Base | None,
+) -> Initial:
+    """Reads the parameters of a job's model from a source, which a key of the job file names."""
+    params, numbers, limit_s = {}, {}, job.deadlines.restore_s
+    agreed = partial(_agreed, key, limit_s)
     with ExitStack() as stack:
-        with _agreed("opened", limit_s):
-            found = stack.enter_context(opened(to_path(source), program.job))
-            if isinstance(program.job.model, CustomModel):
+        with agreed("opened"):
+            found = stack.enter_context(opened(to_path(source), job))
+            if isinstance(job.model, CustomModel):
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
-            with _agreed(name, limit_s):
+            with agreed(name):
                 array = found.read(name, like.shape, lie[name])
             (numbers[name],) = digests([array])
             params[name] = _kept_as(like.dtype, array, lie[name])
-    with _agreed("whole", limit_s):
+    with agreed("whole"):
         found.check(numbers, known)
     return Initial(params, Base(source=found.source, step=found.step, digests=numbers))
 
 
 @contextmanager
-def _agreed(part: str, limit_s: float) -> Iterator[None]:
+def _agreed(key: str, limit_s: float, part: str) -> Iterator[None]:
     """Raises an error of one process on all: transient ones as StorageError, else FolderError."""
     error = None
     try:
@@ -85,8 +110,9 @@ def _agreed(part: str, limit_s: float) -> Iterator[None]:
     except (ConfigError, BrokenError, StorageError, OSError, ValueError) as problem:
         can_pass = isinstance(problem, StorageError) or is_transient(problem)
         kind = StorageError if can_pass else FolderError
-        error = kind(f"checkpoint.init_from: {problem}")
-    consensus.agree(f"init_from/{part}", error, (FolderError, StorageError), limit_s)
+        error = kind(f"{key}: {problem}")
+    name = key.rpartition(".")[2]
+    consensus.agree(f"{name}/{part}", error, (FolderError, StorageError), limit_s)
 
 
 def _kept_as(dtype: np.dtype, array: jax.Array, sharding: Sharding) -> jax.Array:
@@ -121,7 +147,7 @@ class Source:
             raise BrokenError(f"{self.source}: the data of {wrong} has changed since it was saved")
         if known and (wrong := _differing(numbers, known.digests)):
             raise BrokenError(
-                f"{self.source} is not the base model of the adapters, which is in "
+                f"{self.source} does not have the weights that the run began with, which were in "
                 f"{known.source}: {wrong} differ"
             )
 
@@ -136,7 +162,7 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
         with hugging_face.opened(Path(path), job) as read:
             yield Source(str(path), None, read, {})
         return
-    folder = newest(path)
+    folder = checkpoint_metadata.newest_step(path)
     about = checkpoint_metadata.read_about(folder)
     if about.base:
         raise ConfigError(
@@ -145,7 +171,7 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
                 "start from the exported folder"
             ]
         )
-    _check_model(_of_its_tokenizer(folder, about, job), job)
+    _check_model(of_its_tokenizer(folder, about, job), job)
     prefix = weights_prefix(about)
 
     def read_saved(name: str, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
@@ -159,23 +185,6 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
 
 def _differing(numbers: Mapping[str, int], wanted: Mapping[str, int]) -> str:
     return ", ".join(n for n, number in numbers.items() if wanted.get(n, number) != number)
-
-
-def newest(path: epath.Path) -> epath.Path:
-    """Returns the newest whole step folder of a run or of a folder of checkpoints.
-
-    A `path` that is a step folder is returned as it is. Raises BrokenError when there is none.
-    """
-    if (path / ABOUT).exists():
-        return path
-    folder = path / "checkpoints" if (path / "checkpoints").exists() else path
-    for step in checkpoint_metadata.steps(folder):
-        try:
-            checkpoint_metadata.read(folder / str(step))
-            return folder / str(step)
-        except BrokenError:
-            continue
-    raise BrokenError(f"{path} is neither a checkpoint nor a folder that contains one")
 
 
 def weights_prefix(about: CheckpointMetadata) -> str:
@@ -231,28 +240,10 @@ def read_params(
     return {name.removeprefix(prefix): array for name, array in flat.items()}
 
 
-def _of_its_tokenizer(
-    folder: epath.Path, about: CheckpointMetadata, job: Job
-) -> CheckpointMetadata:
-    """Returns `about` with the job's tokenizer if the tokenizer of `folder` was trained.
-
-    Raises ConfigError when the two differ: a tokenizer that is trained now may be another one.
-    """
-    file = folder / about.data / TOKENIZER
-    if not file.exists():
-        return about
-    if hashlib.sha256(file.read_bytes()).hexdigest() != vocabulary(job.data).sha256:
-        raise ConfigError(
-            [f"the weights have their own trained tokenizer. Set data.tokenizer to {file}"]
-        )
-    data = {**about.job["data"], "tokenizer": job.data.tokenizer}
-    return about.model_copy(update={"job": {**about.job, "data": data}})
-
-
 def _check_model(about: CheckpointMetadata, job: Job) -> None:
     """Raises ConfigError for another model; the data may differ, and the optimizer is new."""
-    assert job.checkpoint
-    policy = job.checkpoint.model_copy(update={"on_data_change": "continue"})
+    policy = job.checkpoint or Checkpoint.model_validate({})
+    policy = policy.model_copy(update={"on_data_change": "continue"})
     job = job.model_copy(update={"checkpoint": policy, "lora": None})
     now = {"optimizer": job.optimizer.model_dump(mode="json")}
     errors = compare(about.model_copy(update={"job": {**about.job, **now}}), job, None).errors

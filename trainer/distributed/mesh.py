@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from trainer.contract.planning import mesh_layout, sharding_rules
 from trainer.contract.planning.plan import Plan, World
@@ -25,7 +25,7 @@ def build(plan: Plan, devices: Sequence[Device] | None = None) -> Mesh:
     return Mesh(ordered.reshape(sizes), sharding_rules.MESH_AXES, axis_types=axis_types)
 
 
-def parameter_shardings(plan: Plan, mesh: Mesh) -> dict[str, NamedSharding]:
+def parameter_shardings(plan: Plan, mesh: Mesh | AbstractMesh) -> dict[str, NamedSharding]:
     """Returns parameter name -> sharding."""
     return {
         array.name: NamedSharding(mesh, PartitionSpec(*sharding_rules.mesh_axes(array.spec)))

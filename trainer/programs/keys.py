@@ -26,6 +26,7 @@ WITHOUT_EFFECT = {
 """Keys of a job that change no program."""
 PARTS_WITHOUT_EFFECT = {
     "optimizer": {"learning_rate"},  # an argument of the step
+    "distill": {"teacher"},
     "data": {
         "source", "path", "mixture", "text_field", "fields", "dtype", "max_bad_records",
         "validation_fraction",

@@ -17,10 +17,12 @@ from trainer.model import Decoder
 from trainer.model.custom import custom_losses
 from trainer.model.moe_routing import Balance
 from trainer.model.sharding import constrain, row_shards, token_shards
+from trainer.step.distillation import TeacherFeatures, mixed
 
-Rest = tuple[jax.Array, jax.Array]
-"""Targets and weights."""
-Chunk = Callable[[jax.Array, jax.Array, Rest], jax.Array]
+Rest = tuple[jax.Array, jax.Array, jax.Array | None]
+"""Targets, weights, and the features of a teacher or None."""
+Chunk = Callable[[jax.Array, jax.Array | None, jax.Array, Rest], jax.Array]
+"""Function of the output kernels of the model and of a teacher or None, features and the rest."""
 
 
 def loss_sum(
@@ -34,7 +36,11 @@ def loss_sum(
 
 
 def loss_and_load(
-    model: Decoder | nnx.Module, batch: Batch, keys_B: jax.Array | None = None, z_loss: float = 0.0
+    model: Decoder | nnx.Module,
+    batch: Batch,
+    keys_B: jax.Array | None = None,
+    z_loss: float = 0.0,
+    teacher: TeacherFeatures | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Returns the loss, summed over the targets of a batch (B, S) in nats, and the experts' load.
 
@@ -42,7 +48,8 @@ def loss_and_load(
     A batch (M, B, S) passes through the stages of a pipeline.
     `keys_B` are one random key per row for dropout; None disables dropout. `z_loss` is the weight
     of the z-loss: see `cross_entropy`. It and the load-balancing loss of experts affect only the
-    gradient, not the value. A custom model defines the loss of its targets itself.
+    gradient, not the value. With the features of a teacher, the loss is that of distillation. A
+    custom model defines the loss of its targets itself.
     """
     if not isinstance(model, Decoder):
         return jnp.sum(custom_losses(model, batch, keys_B)), None
@@ -54,20 +61,29 @@ def loss_and_load(
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
         features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
-        chunks = partial(_chunks, model)
         if of_micro_batches:
-            x_MIRTD, rest = jax.vmap(chunks)(features_BSD, batch)
+            x_MIRTD, rest = jax.vmap(partial(_chunks, model))(features_BSD, batch)
             x_IRTD, rest = jax.tree.map(_joined, (x_MIRTD, rest))
         else:
-            x_IRTD, rest = chunks(features_BSD, batch)
+            x_IRTD, rest = _chunks(model, features_BSD, batch, teacher)
 
-        def one_chunk(kernel_RDV: jax.Array, x_RTD: jax.Array, rest: Rest) -> jax.Array:
-            targets_RT, weights_RT = rest
-            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT, z_loss)
+        def one_chunk(
+            kernel_RDV: jax.Array, their_kernel_RDV: jax.Array | None, x_RTD: jax.Array, rest: Rest
+        ) -> jax.Array:
+            targets_RT, weights_RT, their_x_RTD = rest
+            logits_RTV = model.logits(x_RTD, kernel_RDV)
+            losses_RT = cross_entropy(logits_RTV, targets_RT, z_loss)
+            if teacher:
+                assert their_x_RTD is not None
+                theirs_RTV = teacher.model.logits(their_x_RTD, their_kernel_RDV)
+                losses_RT = mixed(teacher.settings, losses_RT, logits_RTV, theirs_RTV)
             return jnp.sum(losses_RT * weights_RT)
 
         kernel_RDV = model.output_kernels(kernel_DV)
-        total: jax.Array = _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, x_IRTD, rest)
+        their_kernel_RDV = teacher and teacher.model.output_kernels(teacher.model.output_kernel)
+        total: jax.Array = _sum_of_chunks(
+            one_chunk, _loop(model), kernel_RDV, their_kernel_RDV, x_IRTD, rest
+        )
         return balancing + total, None if balance is None else balance.load
 
 
@@ -88,7 +104,7 @@ def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
         kernel_RDV = model.output_kernels(model.output_kernel)
 
         def one_chunk(_: None, chunk: tuple[jax.Array, Rest]) -> tuple[None, jax.Array]:
-            x_RTD, (targets_RT, weights_RT) = chunk
+            x_RTD, (targets_RT, weights_RT, _no_teacher) = chunk
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
         _, losses_IRT = _loop(model)(
@@ -101,36 +117,53 @@ def _loop(model: Decoder) -> Callable[..., Any]:
     return partial(jax.lax.scan, unroll=not model.model.scan_layers)
 
 
-def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.Array, Rest]:
-    """Returns the features, and targets and weights, in chunks (I, R, T, ...)."""
-    parts = jax.tree.map(_by_shard, (features_BSD, (batch.targets, batch.weights)))
-    chunks = chunk_count(parts[0].shape[1], model.vocabulary.padded)
+def _chunks(
+    model: Decoder, features_BSD: jax.Array, batch: Batch, teacher: TeacherFeatures | None = None
+) -> tuple[jax.Array, Rest]:
+    """Returns the features and the rest, in chunks (I, R, T, ...).
+
+    The logits of a chunk are those of the model and of its teacher.
+    """
+    rest = (batch.targets, batch.weights, teacher and teacher.features)
+    parts = jax.tree.map(_by_shard, (features_BSD, rest))
+    models = 1 if teacher is None else 2
+    chunks = chunk_count(parts[0].shape[1], models * model.vocabulary.padded)
     return jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum_of_chunks(
-    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_IRTD: jax.Array, rest: Rest
+    one_chunk: Chunk,
+    loop: Callable[..., Any],
+    kernel_RDV: jax.Array,
+    their_kernel_RDV: jax.Array | None,
+    x_IRTD: jax.Array,
+    rest: Rest,
 ) -> jax.Array:
-    """Returns the sum over chunks of one_chunk(kernel_RDV, x_RTD, targets and weights).
+    """Returns the sum over chunks of one_chunk(kernel_RDV, their_kernel_RDV, x_RTD, rest).
 
     The same loop computes the gradient. Logits are then computed once, not once for the loss and
     again for the gradient, and no kernel is kept for a later loop.
     """
 
     def body(total: jax.Array, chunk: tuple[jax.Array, Rest]) -> tuple[jax.Array, None]:
-        return total + one_chunk(kernel_RDV, *chunk), None
+        return total + one_chunk(kernel_RDV, their_kernel_RDV, *chunk), None
 
     return loop(body, jnp.float32(0), (x_IRTD, rest))[0]
 
 
 def _sum_and_gradients(
-    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_IRTD: jax.Array, rest: Rest
+    one_chunk: Chunk,
+    loop: Callable[..., Any],
+    kernel_RDV: jax.Array,
+    their_kernel_RDV: jax.Array | None,
+    x_IRTD: jax.Array,
+    rest: Rest,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    both = jax.value_and_grad(one_chunk, argnums=(0, 1))
+    both = jax.value_and_grad(one_chunk, argnums=(0, 2))
 
     def body(sums: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, Rest]):
-        loss, (kernel_gradient_RDV, x_gradient_RTD) = both(kernel_RDV, *chunk)
+        loss, (kernel_gradient_RDV, x_gradient_RTD) = both(kernel_RDV, their_kernel_RDV, *chunk)
         return (sums[0] + loss, sums[1] + kernel_gradient_RDV), x_gradient_RTD
 
     zeros = (jnp.float32(0), jnp.zeros_like(kernel_RDV))
@@ -143,11 +176,11 @@ def _scaled(
     loop: Callable[..., Any],
     gradients: tuple[jax.Array, jax.Array],
     factor: jax.Array,
-) -> tuple[jax.Array, jax.Array, None]:
+) -> tuple[jax.Array, None, jax.Array, None]:
     kernel_gradient_RDV, x_gradient_IRTD = (
         (factor * gradient).astype(gradient.dtype) for gradient in gradients
     )
-    return kernel_gradient_RDV, x_gradient_IRTD, None
+    return kernel_gradient_RDV, None, x_gradient_IRTD, None
 
 
 _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)

@@ -25,6 +25,7 @@ from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
 from trainer.step import compiler_options, local_sums, optimizer
+from trainer.step.distillation import Teacher
 from trainer.step.dpo import pair_sums
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.loss import loss_and_load
@@ -61,6 +62,8 @@ class TrainState(NamedTuple, Generic[Leaf]):
     """Moving mean of the parameters; None if the job has none."""
     frozen_params: dict[str, Leaf] | None = None
     """Base model of a job that trains adapters, else None. It is never saved."""
+    teacher: dict[str, Leaf] | None = None
+    """Weights of the teacher of a distillation, else None. They are never saved."""
 
     @property
     def weights(self) -> dict[str, Leaf]:
@@ -73,7 +76,7 @@ class TrainState(NamedTuple, Generic[Leaf]):
     @property
     def trainable(self) -> "TrainState[Leaf]":
         """The part of the state that a step changes and a checkpoint stores."""
-        return self._replace(frozen_params=None)
+        return self._replace(frozen_params=None, teacher=None)
 
 
 class StepMetrics(NamedTuple):
@@ -110,6 +113,7 @@ class TrainProgram:
     fsdp_rows: int
     sums_locally: bool
     """Whether each device computes the gradients of its own rows: see local_sums.py."""
+    teacher: Teacher | None
 
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "TrainProgram":
@@ -123,7 +127,8 @@ class TrainProgram:
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
         locally = sums_locally(job, plan)
-        return cls(job, mesh, network, rule, placed, kept_as, rows, locally)
+        teacher = Teacher.of(job, plan, mesh)
+        return cls(job, mesh, network, rule, placed, kept_as, rows, locally, teacher)
 
     @property
     def is_pipelined(self) -> bool:
@@ -137,10 +142,14 @@ class TrainProgram:
         params, base = _parted(self.parameter_shardings, self.kept_as)
         moments = optimizer.shardings(self.shapes.optimizer, self.shapes.params, params, whole)
         average = None if self.job.optimizer.ema_decay is None else params
-        return TrainState(whole, params, moments, average, base)
+        teacher = self.teacher and self.teacher.shardings
+        return TrainState(whole, params, moments, average, base, teacher)
 
     def initial_state(self) -> TrainState[jax.Array]:
-        """Returns the state at step 0, created in shards: no device ever holds a whole array."""
+        """Returns the state at step 0, created in shards: no device ever holds a whole array.
+
+        It has no teacher yet, whose weights are read from its checkpoint.
+        """
         with jax.set_mesh(self.mesh):
             return self.compiled_initialization()()
 
@@ -150,7 +159,8 @@ class TrainProgram:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         with jax.set_mesh(self.mesh):
-            initial = jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)
+            shardings = self.shardings._replace(teacher=None)
+            initial = jax.jit(self._initial, out_shardings=shardings, compiler_options=options)
             return executables.compiled(initial)
 
     def fresh_state(self, params: Params) -> TrainState[jax.Array]:
@@ -163,8 +173,9 @@ class TrainProgram:
             new = self.network.initial() if self.kept_as else {}
             return self._fresh({**new, **params})
 
+        shardings = self.shardings._replace(teacher=None)
         with jax.set_mesh(self.mesh):
-            return jax.jit(fresh, out_shardings=self.shardings, donate_argnums=0)(params)
+            return jax.jit(fresh, out_shardings=shardings, donate_argnums=0)(params)
 
     def step_function(
         self,
@@ -239,7 +250,8 @@ class TrainProgram:
     @cached_property
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
         """The state's shapes and dtypes; traces the initialization once, and computes nothing."""
-        return executables.value("shapes", lambda: jax.eval_shape(self._initial))
+        found = executables.value("shapes", lambda: jax.eval_shape(self._initial))
+        return found._replace(teacher=self.teacher and self.teacher.shapes)
 
     def _initial(self) -> TrainState[jax.Array]:
         return self._fresh(self.network.initial())
@@ -290,7 +302,8 @@ class TrainProgram:
         of_pairs = (counts.margin, counts.correct)
         rewards = [total if total is None else total / tokens for total in of_pairs]
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request, *rewards)
-        return new._replace(frozen_params=state.frozen_params), metrics
+        new = new._replace(frozen_params=state.frozen_params, teacher=state.teacher)
+        return new, metrics
 
     def _moved(
         self,
@@ -330,7 +343,9 @@ class TrainProgram:
     def _sums_of_rows(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, Counts]:
             weights = {**(state.frozen_params or {}), **params}
-            return micro_batch_loss(self.network, weights, micro, state.step)
+            return micro_batch_loss(
+                self.network, weights, micro, state.step, self.teacher, state.teacher
+            )
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         if self.is_pipelined:
@@ -399,7 +414,12 @@ def _parted(
 
 
 def micro_batch_loss(
-    network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
+    network: AnyNetwork,
+    params: Params,
+    micro: Batch,
+    step: jax.Array,
+    teacher: Teacher | None = None,
+    teacher_weights: Params | None = None,
 ) -> tuple[jax.Array, Counts]:
     """Returns the loss of a micro-batch (B, S), summed over targets or pairs in nats, and counts.
 
@@ -412,8 +432,11 @@ def micro_batch_loss(
     keys = None
     if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
+    theirs = None
+    if teacher and teacher_weights:
+        theirs, params = teacher.run_before(params, teacher_weights, micro)
     z_loss = network.job.optimizer.z_loss
-    loss, load = loss_and_load(network.bind(params), micro, keys, z_loss)
+    loss, load = loss_and_load(network.bind(params), micro, keys, z_loss, theirs)
     return loss, Counts(jnp.sum(micro.weights), load=load)
 
 

@@ -71,10 +71,12 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
 
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:
-    """Returns the job on `devices` devices; its own mesh and batches do not matter for sampling."""
+    """Returns the job on `devices` devices. Its own mesh, batches and teacher do not matter."""
     data = job.data.model_copy(update={"global_batch": devices, "grad_accum_steps": 1})
     seed = job.seed if seed is None else seed
-    changes = {"data": data, "mesh": Mesh(data=1), "profile": None, "seed": seed}
+    changes = {
+        "data": data, "mesh": Mesh(data=1), "profile": None, "distill": None, "seed": seed,
+    }  # fmt: skip
     return job.model_copy(update=changes)
 
 

@@ -40,6 +40,8 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
     """
     if job.dpo:
         raise ConfigError(["dpo: the loss of a pair is not a sum of the losses of its targets"])
+    if job.distill:
+        raise ConfigError(["distill: the loss of a target is not its cross-entropy alone"])
     folder = to_path(folder_of(job, run_dir))
     lines = recorded_steps(run_dir)
     listed = excluded_examples(folder)

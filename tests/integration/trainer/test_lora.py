@@ -246,7 +246,7 @@ def test_another_base_is_refused_and_adapters_are_none(base, adapted):
     program = _program(job_of(**LORA, model=SMALL))
     assert initial(str(base), program, known).base == known
     with pytest.raises(
-        FolderError, match=rf"is not the base model of the adapters.* {name} differ"
+        FolderError, match=rf"does not have the weights that the run began with.* {name} differ"
     ):
         initial(str(base), program, other)
     with pytest.raises(FolderError, match="contains only adapters"):

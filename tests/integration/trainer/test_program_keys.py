@@ -38,6 +38,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "model": (True, {"layers": 1}),
     "lora": (True, {"rank": 2}),
     "dpo": (True, {"beta": 0.2}),
+    "distill": (True, {"teacher": "base"}),
     "data": (True, {"seq_len": 16}),
     "mesh": (True, {"tensor": 2}),
     "optimizer": (True, {"clip_norm": 9.0}),
@@ -54,7 +55,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
 def key(**changes: Any) -> str:
     job = job_of(**{"checkpoint": {"every_steps": 1}, **changes})
     # Adapters need a base model to be planned, and preferences need adapters.
-    planned = job.model_copy(update={"lora": None, "dpo": None})
+    planned = job.model_copy(update={"lora": None, "dpo": None, "distill": None})
     plan = resolve(planned, WORLD, corpus_of(job))
     return keys.of_job(job, plan, jax.devices()[0])
 
@@ -77,6 +78,12 @@ def test_a_jobs_key_changes_exactly_with_what_changes_programs(name: str) -> Non
 )
 def test_parts_of_sections_without_effect_are_left_out(changes: dict[str, Any]) -> None:
     assert key(**changes) == key()
+
+
+def test_the_folder_of_a_teacher_changes_no_program() -> None:
+    folders = ("base", "copy")
+    first, second = (key(distill={"teacher": folder}) for folder in folders)
+    assert first == second
 
 
 @pytest.mark.parametrize(

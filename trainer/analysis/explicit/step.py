@@ -3,7 +3,7 @@
 The devices of the mesh need not exist.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +16,11 @@ from trainer.analysis.explicit.layouts import ExplicitMesh
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.planning import sharding_rules
-from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.protocol.reports import ShardingReport
 from trainer.data.packing import Batch
 from trainer.model import network_of
+from trainer.step.distillation import Teacher
 from trainer.step.train_step import micro_batch_loss
 
 
@@ -71,17 +72,11 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
         job = job.model_copy(update={"model": wide})
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
-    specs = {
-        array.name: PartitionSpec(*sharding_rules.mesh_axes(array.spec))
-        for array in plan.parameters
-    }
     network = network_of(job, plan)
-    kept_as = {array.name: array.dtype for array in plan.parameters}
-    weights = {
-        name: _placed(jax.ShapeDtypeStruct(leaf.shape, kept_as[name]), mesh, specs[name])
-        for name, leaf in jax.eval_shape(network.initial).items()
-    }
+    weights = _weights(plan.parameters, mesh)
     params = {array.name: weights.pop(array.name) for array in plan.trained}
+    teacher = Teacher.of(job, plan, mesh)
+    of_teacher = _weights(plan.teacher.parameters, mesh) if plan.teacher else None
     micro = Batch(
         *(
             # Example numbers have no dim for positions.
@@ -95,10 +90,23 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
     )
     step = _placed(jax.ShapeDtypeStruct((), jnp.int32), mesh, PartitionSpec())
 
-    def loss(params: Any, base: Any, micro: Batch, step: jax.Array) -> Any:
-        return micro_batch_loss(network, {**base, **params}, micro, step)
+    def loss(params: Any, base: Any, of_teacher: Any, micro: Batch, step: jax.Array) -> Any:
+        return micro_batch_loss(network, {**base, **params}, micro, step, teacher, of_teacher)
 
-    return check(loss, mesh, params, weights, micro, step, times=plan.batch.grad_accum_steps)
+    arguments = (params, weights, of_teacher, micro, step)
+    return check(loss, mesh, *arguments, times=plan.batch.grad_accum_steps)
+
+
+def _weights(arrays: Sequence[ArrayPlan], mesh: AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of weights by name, with their shardings."""
+    return {
+        array.name: _placed(
+            jax.ShapeDtypeStruct(array.shape, array.dtype),
+            mesh,
+            PartitionSpec(*sharding_rules.mesh_axes(array.spec)),
+        )
+        for array in arrays
+    }
 
 
 def _micro_batch(job: Job, plan: Plan) -> Batch:

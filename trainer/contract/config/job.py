@@ -11,6 +11,7 @@ from trainer.contract.config.base import NonNegative, Positive, Section
 from trainer.contract.config.budget import Budget
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.data import Data
+from trainer.contract.config.distill import Distill
 from trainer.contract.config.dpo import Dpo
 from trainer.contract.config.errors import KeyedError
 from trainer.contract.config.lora import Lora
@@ -371,6 +372,11 @@ class Job(BaseJob):
         default=None,
         description="Direct preference optimization on the pairs of `data.source: preference`. "
         "null: next-token prediction.",
+    )
+    distill: Distill | None = Field(
+        default=None,
+        description="Distillation from a teacher: the model learns its predictions of each token. "
+        "null: off.",
     )
     data: Data = Field(description="Corpora, tokenizer and batch size.")
     mesh: Mesh = Field(default=Mesh(), description="Sizes of the mesh axes.")

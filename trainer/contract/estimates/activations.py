@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
+from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
 from trainer.contract.planning.plan import Plan
-from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
 """Number of arrays of the feed-forward part's hidden width that gradients need."""

@@ -20,9 +20,9 @@ from trainer.contract.estimates.activations import by_layers, kept_per_token
 from trainer.contract.estimates.memory import logits_bytes
 from trainer.contract.estimates.roofline import layer_runs
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.array_plans import FLOAT32_BYTES
 from trainer.contract.planning.local_sums import local_bytes
 from trainer.contract.planning.plan import ArrayPlan, Plan
-from trainer.contract.planning.planner import FLOAT32_BYTES
 from trainer.contract.protocol.host_memory import SLOTS
 
 MIB = 1 << 20
@@ -170,9 +170,11 @@ def staging_bytes(job: Job, plan: Plan) -> int:
 
 
 def _arrays(job: Job, plan: Plan) -> int:
-    """Returns the bytes of parameters and moments on a host's devices."""
+    """Returns the bytes of parameters, moments and a teacher's weights on a host's devices."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    per_device = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
+    per_device = (
+        parameters + plan.teacher_bytes + optimizer_state.bytes_per_device(job.optimizer, plan)
+    )
     return per_device * plan.world.devices_per_host
 
 

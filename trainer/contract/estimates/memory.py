@@ -12,10 +12,11 @@ from trainer.contract.config.job import Job
 from trainer.contract.estimates.activations import by_layers, kept_per_token, worked_on_per_token
 from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
 from trainer.contract.planning.pipeline import repeats
 from trainer.contract.planning.plan import ArrayPlan, Plan
-from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.contract.planning.teacher import of_teacher
 
 BATCH_BYTES = 5 * 4
 """Bytes of a token in a batch: its id, target, segment, position and weight."""
@@ -28,7 +29,7 @@ class Footprint:
     """Peak memory of a step, in bytes per device."""
 
     state: int
-    """Parameters and moments."""
+    """Parameters and moments, and the weights of a teacher."""
     batch: int
     gradients: int
     kept: int
@@ -58,11 +59,19 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     accumulates = plan.batch.grad_accum_steps > 1 and stages == 1
     layers = job.decoder.layers if stages == 1 else layer_runs(job, plan)
     return Footprint(
-        state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
+        state=parameters
+        + optimizer_state.bytes_per_device(job.optimizer, plan)
+        + plan.teacher_bytes,
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
-        kept=tokens * by_layers(job, plan, layers, kept_per_token) + _between_stages(job, plan),
-        working=max(_of_a_layer(job, plan, tokens), logits_bytes(job, plan, tokens)),
+        kept=tokens * by_layers(job, plan, layers, kept_per_token)
+        + _between_stages(job, plan)
+        + _teacher_features(plan, tokens),
+        working=max(
+            _of_a_layer(job, plan, tokens),
+            _of_a_teachers_layer(job, plan, tokens),
+            logits_bytes(job, plan, tokens),
+        ),
     )
 
 
@@ -71,6 +80,12 @@ def _between_stages(job: Job, plan: Plan) -> int:
     if plan.mesh["pipeline"] == 1:
         return 0
     return (2 * repeats(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
+
+
+def _teacher_features(plan: Plan, tokens: int) -> int:
+    """Returns the bytes of the features that a teacher has computed; 0 without one."""
+    width = DTYPE_BYTES[plan.compute_dtype]
+    return tokens * plan.teacher.model.d_model * width if plan.teacher else 0
 
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
@@ -82,12 +97,24 @@ def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     return tokens * worked_on_per_token(job, plan) + weights
 
 
+def _of_a_teachers_layer(job: Job, plan: Plan, tokens: int) -> int:
+    """Returns the same of a teacher, whose weights have no gradients; 0 without one."""
+    found = of_teacher(job, plan)
+    return _of_a_layer(*found, tokens) if found else 0
+
+
 def logits_bytes(job: Job, plan: Plan, tokens: int) -> int:
-    """Returns the bytes of a chunk of logits, its gradient, and the output weights."""
+    """Returns the bytes of a chunk of logits, its gradient, and the output weights.
+
+    With a teacher, the chunk has the logits of both models.
+    """
     width, parts = DTYPE_BYTES[plan.compute_dtype], plan.mesh["pipeline"] * plan.mesh["tensor"]
-    logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // parts
-    weights = width * plan.padded_vocab * job.decoder.d_model // parts
-    copies = 1 if job.lora else 2
+    models = 2 if plan.teacher else 1
+    logits = min(FLOAT32_BYTES * models * tokens * plan.padded_vocab, LOGIT_BYTES) // parts
+    weights = width * plan.padded_vocab // parts
+    copies = (1 if job.lora else 2) * job.decoder.d_model
+    if plan.teacher:
+        copies += plan.teacher.model.d_model
     return logits + logits * width // FLOAT32_BYTES + copies * weights
 
 

@@ -2,8 +2,9 @@
 
 A step takes at least as long as each of three parts, even when they overlap perfectly. The parts
 are its arithmetic at peak, its weights, moments and kept activations through HBM, and its
-collectives over all links together. Everything else that a program does (other activations through
-HBM, collectives that it waits for) makes it slower, never faster.
+collectives over all links together. Of a teacher, only the arithmetic counts. Everything else that
+a program does (other activations through HBM, collectives that it waits for) makes it slower, never
+faster.
 
 References:
     Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
@@ -25,9 +26,10 @@ from trainer.contract.planning import (
     pipeline,
     sharding_rules,
 )
+from trainer.contract.planning.array_plans import DTYPE_BYTES
 from trainer.contract.planning.parameter_shapes import capacity, norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
-from trainer.contract.planning.planner import DTYPE_BYTES
+from trainer.contract.planning.teacher import of_teacher
 
 USES = 2
 """Uses of a weight in a micro-batch: forward and backward."""
@@ -151,7 +153,7 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     Attention's two products over S positions are 12 L S H h, where h is the mean width of a head's
     keys and values. They are halved because a position attends only to earlier ones; a window
     reduces them further. Recomputation by rematerialization is not counted. The forward pass of
-    DPO's reference is.
+    DPO's reference is, and that of a teacher.
 
     References:
         PaLM, appendix B (without the causal half): https://arxiv.org/abs/2204.02311
@@ -161,7 +163,16 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     frozen = [array for array in kernels if not array.is_trained]
     own = 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + attention_flops_per_token(job)
     reference = 2.0 * (_met(job, frozen) + _attention(job)) if job.dpo else 0.0
-    return own + reference
+    return own + reference + _teacher_flops_per_token(job, plan)
+
+
+def _teacher_flops_per_token(job: Job, plan: Plan) -> float:
+    """Returns the FLOPs per token of a teacher's forward pass; 0 without one."""
+    found = of_teacher(job, plan)
+    if found is None:
+        return 0.0
+    its_job, its_plan = found
+    return 2.0 * (_met(its_job, _kernels(its_job, its_plan)) + _attention(its_job))
 
 
 def output_flops_per_token(job: Job, plan: Plan) -> float:

@@ -63,7 +63,8 @@ def _with_each_policy(
     if grad_accum_steps != job.data.grad_accum_steps:
         changes["data.grad_accum_steps"] = grad_accum_steps
     try:
-        other = resolve(_changed(job, changes), plan.world, plan.corpus)
+        changed = _changed(job, changes)
+        other = resolve(changed, plan.world, plan.corpus, read_teacher=plan.teacher_model)
     except PlanError:
         return
     for remat in _own_first(REMAT_POLICIES, job.decoder.remat):

@@ -16,14 +16,16 @@ COPIES = 3
 def sums_locally(job: Job, plan: Plan) -> bool:
     """Returns whether the devices of a job compute their sums by themselves.
 
-    The losses of experts depend on all rows at once, and a custom model has collectives of its own.
+    The losses of experts depend on all rows at once, a custom model has collectives of its own, and
+    a teacher's weights are not among those that a device gathers.
     """
     splits_only_rows = plan.mesh["data"] * plan.mesh["fsdp"] == plan.world.devices > 1
     is_dense = isinstance(job.model, Model) and job.model.moe is None and plan.precision is None
+    is_alone = plan.teacher is None
     is_reordered = plan.replay is not None and plan.replay.reordered
     is_small = whole_bytes(plan) <= MOST_BYTES
     are_alike = {array.dtype for array in plan.parameters} == {"float32"}
-    is_possible = plan.world.on_cpu and splits_only_rows and is_dense and are_alike
+    is_possible = plan.world.on_cpu and splits_only_rows and is_dense and is_alone and are_alike
     return is_possible and is_small and not is_reordered
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from trainer.contract.config.optimizer import Optimizer
 from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.parameter_shapes import STACKED
 from trainer.contract.planning.plan import ArrayPlan, Plan
-from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 
 class Matrix(NamedTuple):

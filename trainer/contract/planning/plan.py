@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from trainer.contract.config.base import Section
-from trainer.contract.config.model import Precision
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model, Precision
 from trainer.contract.planning.save_interval import SaveStatistics
 
 Dtype = Literal["float32", "bfloat16"]
@@ -86,9 +87,22 @@ class ArrayPlan(Section):
     """Mesh axis of each dim; None for a dim that is not split."""
     bytes_per_device: int
     is_trained: bool = True
-    """False for the base model of adapters, which has no gradient and no moments."""
+    """False for the base model of adapters, and for a teacher: no gradient and no moments."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Storage dtype: frozen parameters are stored in the compute dtype, except for norms."""
+
+
+class TeacherPlan(Section):
+    """The teacher of a distillation, which runs only forward on the same mesh and batch."""
+
+    model: Model
+    parameters: tuple[ArrayPlan, ...]
+    attention: AttentionKernel
+    moe: Literal["capacity", "ragged"]
+
+    @property
+    def bytes_per_device(self) -> int:
+        return sum(array.bytes_per_device for array in self.parameters)
 
 
 class Corpus(Section):
@@ -148,8 +162,21 @@ class Plan(BasePlan):
     """What the interval of `checkpoint.every_minutes: auto` starts from; None without `auto`."""
     replay: Replay | None = None
     """Set for a replay of steps of another run."""
+    teacher: TeacherPlan | None = None
+    """Set for a distillation."""
 
     @property
     def trained(self) -> tuple[ArrayPlan, ...]:
         """The parameters that a step updates and a checkpoint stores."""
         return tuple(array for array in self.parameters if array.is_trained)
+
+    def teacher_model(self, job: Job) -> Model:
+        """Returns the model of the teacher, for another plan of the same job."""
+        del job
+        assert self.teacher
+        return self.teacher.model
+
+    @property
+    def teacher_bytes(self) -> int:
+        """Bytes of the teacher's weights on a device; 0 without a teacher."""
+        return self.teacher.bytes_per_device if self.teacher else 0

@@ -25,18 +25,19 @@ from trainer.contract.planning import (
     sharding_rules,
     validation,
 )
+from trainer.contract.planning.array_plans import array_plan, frozen
 from trainer.contract.planning.chips import GPUS, TPUS
-from trainer.contract.planning.parameter_shapes import BALANCING_BIASES
-from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Dtype, Plan, World
+from trainer.contract.planning.plan import BatchSplit, Corpus, Dtype, Plan, TeacherPlan, World
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
+from trainer.contract.planning.teacher import job_of_teacher
 from trainer.contract.storage.tokenizer_info import vocab_size
 
-FLOAT32_BYTES = 4
 STATE_COPIES = 3
 """Trained parameters and two moments of each, for the assumed cost of a save."""
-DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
 """Function that returns the parameters of a custom model. Raises PlanError."""
+ReadTeacher = Callable[[Job], Model]
+"""Function that returns the model of a job's teacher. Raises PlanError."""
 
 
 class PlanError(ValueError):
@@ -60,10 +61,17 @@ class _Problems:
             raise PlanError(self.found)
 
 
-def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) -> Plan:
+def resolve(
+    job: Job,
+    world: World,
+    corpus: Corpus,
+    build: Build | None = None,
+    read_teacher: ReadTeacher | None = None,
+) -> Plan:
     """Returns the plan of a job on a world. Raises PlanError with all problems found.
 
-    `build` is called only for a custom model, after the job, mesh and batch have passed all checks.
+    `build` is called only for a custom model, and `read_teacher` only for a distillation, after the
+    job, mesh and batch have passed all checks.
     """
     problems = _Problems()
     problems.found += validation.job_problems(job, world)
@@ -86,14 +94,15 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
     problems.stop()
     dtype = _compute_dtype(job, world)
     kernel, unfit = attention.choose(job, world, dtype, batch.chunks)
+    teacher = _teacher(job, world, mesh, batch, dtype, vocab, read_teacher)
     plan = Plan(
         world=world,
         mesh=mesh,
         device_order=order,
         batch=batch,
         parameters=tuple(
-            [_frozen(one, mesh, dtype) if adapters else _array_plan(one, mesh) for one in model]
-            + [_array_plan(one, mesh) for one in adapters]
+            [frozen(one, mesh, dtype) if adapters else array_plan(one, mesh) for one in model]
+            + [array_plan(one, mesh) for one in adapters]
         ),
         compute_dtype=dtype,
         precision=job.model.precision if isinstance(job.model, Model) else None,
@@ -102,6 +111,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
         moe=_moe(job, world, mesh),
         padded_vocab=vocab,
         corpus=corpus,
+        teacher=teacher,
         warnings=tuple(_warnings(job, world, mesh, model + adapters) + _whole_scores(unfit)),
     )
     return plan.model_copy(update={"save_statistics": _save_statistics(job, plan)})
@@ -126,6 +136,33 @@ def _model(
     parts = mesh["pipeline"] * mesh["tensor"]
     vocab = parameter_shapes.padded_vocab(vocab_size(job), parts)
     return vocab, parameter_shapes.parameters(job.decoder, vocab)
+
+
+def _teacher(
+    job: Job,
+    world: World,
+    mesh: dict[str, int],
+    batch: BatchSplit,
+    dtype: Dtype,
+    vocab: int,
+    read_teacher: ReadTeacher | None,
+) -> TeacherPlan | None:
+    """Returns the plan of the teacher; None without one. Raises PlanError when it does not fit."""
+    if job.distill is None:
+        return None
+    assert read_teacher
+    model = read_teacher(job)
+    if problems := list(validation.teacher_problems(model, job.data.seq_len, mesh)):
+        raise PlanError(problems)
+    its_job = job_of_teacher(job, model)
+    return TeacherPlan(
+        model=model,
+        parameters=tuple(
+            frozen(one, mesh, dtype) for one in parameter_shapes.parameters(model, vocab)
+        ),
+        attention=attention.choose(its_job, world, dtype, batch.chunks)[0],
+        moe=_moe(its_job, world, mesh),
+    )
 
 
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
@@ -190,30 +227,6 @@ def _batch_split(
         blocks=len(blocks),
         block_of_process=tuple(blocks[block] for block in block_of),
     )
-
-
-def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> ArrayPlan:
-    spec = sharding_rules.partition(parameter.shape, parameter.axes, mesh)
-    parts = math.prod(sharding_rules.parts(entry, mesh) for entry in spec)
-    return ArrayPlan(
-        name=parameter.name,
-        shape=parameter.shape,
-        axes=parameter.axes,
-        spec=spec,
-        bytes_per_device=parameter.size // parts * FLOAT32_BYTES,
-    )
-
-
-def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
-    """Returns a frozen parameter's plan. Norms and biases of experts stay float32.
-
-    They compute in it, and are small.
-    """
-    is_wide = "norm" in parameter.axes or parameter.name == BALANCING_BIASES
-    kept: Dtype = "float32" if is_wide else dtype
-    plan = _array_plan(parameter, mesh)
-    size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
-    return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})
 
 
 def _compute_dtype(job: Job, world: World) -> Dtype:
@@ -307,7 +320,7 @@ def _replicated(mesh: dict[str, int], parameters: list[parameter_shapes.Paramete
     """Returns a warning for each dim that is replicated despite its rule, the costliest first."""
     costs: Counter[str] = Counter()
     for parameter in parameters:
-        size = _array_plan(parameter, mesh).bytes_per_device
+        size = array_plan(parameter, mesh).bytes_per_device
         for cause in sharding_rules.reasons(parameter.shape, parameter.axes, mesh):
             costs[cause] += size
     return [

@@ -31,6 +31,8 @@ def problems(job: Job) -> Iterator[tuple[str, str]]:
         yield "sample", "a custom model (model.module) cannot generate text. Remove this section"
     if job.lora:
         yield "lora", "a custom model (model.module) does not support adapters. Remove this section"
+    if job.distill:
+        yield "distill", "a custom model (model.module) has its own loss. Remove this section"
     source = job.checkpoint and job.checkpoint.init_from
     if source and (Path(source).expanduser() / HUGGING_FACE).is_file():
         yield (
@@ -83,6 +85,7 @@ def job_problems(job: Job, world: World) -> Problems:
     yield from _paths(job.data)
     yield from _chats(job.data)
     yield from _preferences(job)
+    yield from _distillation(job)
     yield from _schedule(job.optimizer, job.steps)
     yield from _profile(job, world)
 
@@ -94,6 +97,17 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     yield from _stages(job, mesh["pipeline"])
     yield from _context(job, mesh)
     yield from _batch(job.data, mesh)
+
+
+def teacher_problems(model: Model, seq_len: int, mesh: Mapping[str, int]) -> Problems:
+    """Yields conflicts of a teacher's model with the length of sequences and with the mesh."""
+    if model.max_positions is not None and seq_len > model.max_positions:
+        yield (
+            "data.seq_len",
+            f"{seq_len} is more than the teacher's {model.max_positions} learned positions",
+        )
+    for key, message in _heads_and_experts(model, mesh):
+        yield key, f"for the teacher of distill: {message}"
 
 
 def divisors(n: int) -> list[int]:
@@ -238,6 +252,17 @@ def _preferences(job: Job) -> Problems:
         )
 
 
+def _distillation(job: Job) -> Problems:
+    """Yields the sections that a distillation does not support."""
+    if not job.distill:
+        return
+    for key in ("dpo", "lora", "integrity"):
+        if getattr(job, key):
+            yield key, "distill does not support this section. Remove one of them"
+    if job.optimizer.z_loss:
+        yield "optimizer.z_loss", "distill has its own loss. Remove this key"
+
+
 def _key_of(data: Data, number: int) -> str:
     """Returns the job file's key of a part of the data."""
     return "data" if data.mixture is None else f"data.mixture.{number}"
@@ -308,6 +333,9 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
 def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
     """Yields conflicts of a sequence, or of heads, that do not divide into equal parts."""
     parts, asked = mesh["context"], job.mesh.context_attention
+    if job.distill and parts > 1:
+        yield "mesh.context", f"found {parts}, but distill needs whole sequences. Remove this key"
+        return
     if isinstance(job.model, CustomModel):
         if asked != "auto":
             yield (
@@ -342,6 +370,9 @@ def _stages(job: Job, stages: int) -> Problems:
         return
     if job.dpo:
         yield "mesh.pipeline", f"found {stages}, but dpo runs on one stage. Remove this key"
+        return
+    if job.distill:
+        yield "mesh.pipeline", f"found {stages}, but distill runs on one stage. Remove this key"
         return
     if not isinstance(job.model, Model):
         yield (

@@ -47,7 +47,7 @@ class Array(Section):
 
 
 class Base(Section):
-    """The base model of adapters, which their checkpoint does not contain."""
+    """Weights that a run reads but does not save: the base model of adapters, or a teacher."""
 
     source: str
     """A step folder or a Hugging Face folder: an absolute path, or a URL."""
@@ -87,6 +87,8 @@ class CheckpointMetadata(Section):
     """Subfolder of the step folder with the arrays; "" for the step folder itself."""
     base: Base | None = None
     """Base model of adapters; None when the weights are those of a whole model."""
+    teacher: Base | None = None
+    """Teacher of a distillation."""
     recent: tuple[tuple[int, float, float], ...] = ()
     """Step, loss and logarithm of the gradient norm of the last steps, to find spikes."""
     checked_step: int | None = None
@@ -182,6 +184,23 @@ def read(folder: AnyPath) -> CheckpointMetadata:
         if found[name] != size:
             raise BrokenError(f"{name} has {found[name]:,} bytes, expected {size:,}")
     return about
+
+
+def newest_step(path: AnyPath) -> AnyPath:
+    """Returns the newest whole step folder of a run or of a folder of checkpoints.
+
+    A `path` that is a step folder is returned as it is. Raises BrokenError when there is none.
+    """
+    if (path / ABOUT).exists():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").exists() else path
+    for step in steps(folder):
+        try:
+            read(folder / str(step))
+            return folder / str(step)
+        except BrokenError:
+            continue
+    raise BrokenError(f"{path} is neither a checkpoint nor a folder that contains one")
 
 
 def read_about(folder: AnyPath) -> CheckpointMetadata:

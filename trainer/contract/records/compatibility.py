@@ -3,6 +3,7 @@
 The launcher compares before any process starts, and the trainer again before it restores.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 from trainer.contract.config import yaml
 from trainer.contract.config.data import BYTES, TrainTokenizer
 from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.protocol import versions
 from trainer.contract.records.checkpoint_metadata import TOKENIZER, CheckpointMetadata
-from trainer.contract.storage.tokenizer_info import OF_BYTES
+from trainer.contract.storage.paths import AnyPath
+from trainer.contract.storage.tokenizer_info import OF_BYTES, vocabulary
 
 MODEL_KEYS = frozenset(
     f"model.{key}"
@@ -124,6 +127,22 @@ def code_of(job: Job) -> str:
     """Returns the SHA-256 over all code that computes the job."""
     own = job.model.module if isinstance(job.model, CustomModel) else ""
     return versions.code_sha256(own.partition(":")[0])
+
+
+def of_its_tokenizer(folder: AnyPath, about: CheckpointMetadata, job: Job) -> CheckpointMetadata:
+    """Returns `about` with the job's tokenizer if the tokenizer of `folder` was trained.
+
+    Raises ConfigError when the two differ: a tokenizer that is trained now may be another one.
+    """
+    file = folder / about.data / TOKENIZER
+    if not file.exists():
+        return about
+    if hashlib.sha256(file.read_bytes()).hexdigest() != vocabulary(job.data).sha256:
+        raise ConfigError(
+            [f"the weights have their own trained tokenizer. Set data.tokenizer to {file}"]
+        )
+    data = {**about.job["data"], "tokenizer": job.data.tokenizer}
+    return about.model_copy(update={"job": {**about.job, "data": data}})
 
 
 def other_parameters(
