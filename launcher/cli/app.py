@@ -53,6 +53,8 @@ STEPS_OF_FLOW = re.compile(
     rb"^steps:[ \t]*(\[|(#.*)?(\r?\n[ \t]*(#.*)?)*\r?\n[ \t]*- )", re.MULTILINE
 )
 """A list of steps. Those of a job are a number."""
+SEARCHED_BYTES = 1 << 20
+"""A configuration file is not larger."""
 
 
 class DefaultToRun(SectionedGroup):
@@ -92,12 +94,20 @@ class DefaultToRun(SectionedGroup):
 
 
 def _looks_like_a_verb(word: str) -> bool:
-    return word.isidentifier() and not Path(word).exists()
+    try:
+        return word.isidentifier() and not Path(word).exists()
+    except OSError:  # longer than the name of a file can be
+        return True
 
 
 def _is_flow(word: str) -> bool:
-    path = Path(word)
-    return path.is_file() and bool(STEPS_OF_FLOW.search(path.read_bytes()))
+    try:
+        if not Path(word).is_file():
+            return False
+        with Path(word).open("rb") as file:
+            return bool(STEPS_OF_FLOW.search(file.read(SEARCHED_BYTES)))
+    except OSError:  # an override that is longer than a file's name, or a file without permission
+        return False
 
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
@@ -119,6 +120,22 @@ class Consent(NamedTuple):
 
     yes: Agreed = False
     compile_check: CompileCheck = True
+
+
+def finite(value: float | None) -> float | None:
+    """Returns a number of an option. Raises BadParameter for infinity and "not a number"."""
+    return _number(value, is_valid=value is None or isfinite(value), kind="a finite number")
+
+
+def not_nan(value: float | None) -> float | None:
+    """Returns a number of an option, which may be infinite. Raises BadParameter for nan."""
+    return _number(value, is_valid=value is None or not isnan(value), kind="a number or inf")
+
+
+def _number(value: float | None, *, is_valid: bool, kind: str) -> float | None:
+    if not is_valid:
+        raise typer.BadParameter(f"expected {kind}, found {value}")
+    return value
 
 
 GROUPS = (ClusterOptions, OtherClusterOptions, Consent)
