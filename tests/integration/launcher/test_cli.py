@@ -14,6 +14,10 @@ from tests.support.cli import JOB, ROOT, launch
 from tests.support.worlds import mesh_of
 
 
+LONG = "x" * 300
+"""Longer than the name of a file can be."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "job.yaml").write_text(JOB)
@@ -31,9 +35,20 @@ def folder(tmp_path: Path) -> Path:
         (["job.yaml", "data.source=stdlibb"], "Did you mean 'stdlib'?"),
         (["job.yaml", "data.source=text"], "source 'text' needs a path"),
         (["-c", "tpu-v4-33", "job.yaml"], "--cluster tpu-v4-33: unknown cluster. Known: "),
+        (["-c", "", "job.yaml"], "--cluster '': unknown cluster. Known: "),
         (["-c", "tpu-v4-32", "--simulate-hosts", "3", "job.yaml"], "hosts 3: no v4 slice has 3"),
         (["plna", "job.yaml"], "'plna' is neither a command nor a job file. Did you mean 'plan'?"),
         (["job.yaml", "--simulat"], "--simulate"),
+        ([LONG], "is neither a command nor a job file"),
+        (["job.yaml", f"sample.prompt={LONG}", "seed=-1"], "override seed=-1: expected a whole"),
+        (["status", LONG], f"{LONG}: no run of this name in runs"),
+        (["status", ""], "expected a run's name or the path of its folder, found an empty text"),
+        (["checkpoints", LONG], f"{LONG}: no run of this name in runs"),
+        (["rehearse", "job.yaml", "--days", "nan"], "expected a finite number, found nan"),
+        (["rehearse", "job.yaml", "--days", "inf"], "inf is not in the range"),
+        (["rehearse", "job.yaml", "--step-time", "inf"], "expected a finite number, found inf"),
+        (["rehearse", "job.yaml", "--replacement-s", "nan"], "expected a number or inf, found nan"),
+        (["sample", "x", "--prompt", "", "--temperature", "nan"], "expected a finite number"),
     ],
 )
 def test_bad_input_is_explained_and_starts_nothing(folder: Path, arguments, message) -> None:
