@@ -112,7 +112,10 @@ def sample(
         ),
     ] = 0.8,
     seed: Annotated[
-        int | None, typer.Option(metavar="S", min=0, help="seed of the text (default: the job's)")
+        int | None,
+        typer.Option(
+            metavar="S", min=0, max=2**63 - 1, help="seed of the text (default: the job's)"
+        ),
     ] = None,
     step: Annotated[
         int | None, typer.Option(metavar="N", help="step of the checkpoint (default: the newest)")

@@ -18,7 +18,6 @@ from launcher.cli.options import (
     not_nan,
 )
 
-
 MOST_DAYS = 36_500
 """Limit of the rehearsed time: a hundred years."""
 

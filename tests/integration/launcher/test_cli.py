@@ -13,7 +13,6 @@ from launcher.cli.app import app
 from tests.support.cli import JOB, ROOT, launch
 from tests.support.worlds import mesh_of
 
-
 LONG = "x" * 300
 """Longer than the name of a file can be."""
 
