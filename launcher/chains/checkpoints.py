@@ -28,7 +28,7 @@ def find_folder(name_or_path: str, runs: Path) -> str:
     try:
         run_dir = find_run(name_or_path, runs)
     except RunFolderError:
-        if _is_folder(name_or_path):
+        if name_or_path and _is_folder(name_or_path):
             return name_or_path
         raise
     job = load_job(run_dir / "job.yaml").value

@@ -15,7 +15,6 @@ from launcher.cli.options import (
     Overrides,
     Runs,
     finite,
-    not_nan,
 )
 
 MOST_DAYS = 36_500
@@ -67,7 +66,6 @@ def rehearse(
             metavar="N",
             min=0.001,
             max=MOST_DAYS,
-            callback=finite,
             help="days of the run to rehearse",
         ),
     ] = 7.0,
@@ -96,7 +94,6 @@ def rehearse(
             "--replacement-s",
             metavar="SECONDS",
             min=0.0,
-            callback=not_nan,
             help="time until a lost host is replaced (default: 180); inf: never",
         ),
     ] = None,

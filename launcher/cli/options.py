@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
@@ -123,18 +123,9 @@ class Consent(NamedTuple):
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a number of an option. Raises BadParameter for infinity and "not a number"."""
-    return _number(value, is_valid=value is None or isfinite(value), kind="a finite number")
-
-
-def not_nan(value: float | None) -> float | None:
-    """Returns a number of an option, which may be infinite. Raises BadParameter for nan."""
-    return _number(value, is_valid=value is None or not isnan(value), kind="a number or inf")
-
-
-def _number(value: float | None, *, is_valid: bool, kind: str) -> float | None:
-    if not is_valid:
-        raise typer.BadParameter(f"expected {kind}, found {value}")
+    """Returns a number of an option. Raises BadParameter for infinity."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"expected a finite number, found {value}")
     return value
 
 

@@ -43,11 +43,9 @@ def folder(tmp_path: Path) -> Path:
         (["status", LONG], f"{LONG}: no run of this name in runs"),
         (["status", ""], "expected a run's name or the path of its folder, found an empty text"),
         (["checkpoints", LONG], f"{LONG}: no run of this name in runs"),
-        (["rehearse", "job.yaml", "--days", "nan"], "expected a finite number, found nan"),
-        (["rehearse", "job.yaml", "--days", "inf"], "inf is not in the range"),
+        (["rehearse", "job.yaml", "--days", "inf"], "should be less than or equal to 36500"),
         (["rehearse", "job.yaml", "--step-time", "inf"], "expected a finite number, found inf"),
-        (["rehearse", "job.yaml", "--replacement-s", "nan"], "expected a number or inf, found nan"),
-        (["sample", "x", "--prompt", "", "--temperature", "nan"], "expected a finite number"),
+        (["sample", "x", "--prompt", "", "--temperature", "inf"], "expected a finite number"),
     ],
 )
 def test_bad_input_is_explained_and_starts_nothing(folder: Path, arguments, message) -> None:
