@@ -42,7 +42,7 @@ from launcher.cli.sections import SectionedGroup
 from launcher.core.errors import SlipwayError, UsageError, error_of
 from launcher.core.exit_codes import OK, print_error
 from launcher.core.json_output import print_json_error, requests_json
-from launcher.core.output import prepare
+from launcher.core.output import prepare, reporting_output_errors
 from trainer.contract.config.errors import suggest
 
 if TYPE_CHECKING:
@@ -66,12 +66,15 @@ class DefaultToRun(SectionedGroup):
         Prepares the standard streams first: closed ones, or their encoding, fail no command.
         """
         prepare()
+        as_json = requests_json(sys.argv[1:])
         try:
-            if requests_json(sys.argv[1:]):
-                raise SystemExit(self._main_with_json(*args, **options))
-            return super().main(*args, **options)
+            with reporting_output_errors():
+                if as_json:
+                    raise SystemExit(self._main_with_json(*args, **options))
+                return super().main(*args, **options)
         except SlipwayError as error:
-            raise SystemExit(print_error(error)) from None
+            code = print_json_error(error) if as_json else print_error(error)
+            raise SystemExit(code) from None
 
     def _main_with_json(self, *args: Any, **options: Any) -> int:
         """Runs a command, and returns its exit code. Prints an error as JSON."""
