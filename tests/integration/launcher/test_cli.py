@@ -98,6 +98,11 @@ def test_a_dry_run_is_the_plan(folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+def test_enormous_sizes_are_planned_without_a_hang(folder: Path) -> None:
+    sizes = ["data.seq_len=1000000000000", "model.layers=1000000000"]
+    assert launch(folder, "plan", "job.yaml", *sizes).returncode == 0
+
+
 def test_the_plan_as_json_holds_what_would_be_started(folder: Path) -> None:
     result = launch(
         folder, "plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "-o", "json"

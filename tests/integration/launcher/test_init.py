@@ -9,6 +9,7 @@ from launcher.commands.init import write_job
 from launcher.core.errors import UsageError
 from tests.support.cli import launch
 from trainer.contract.config.command import load_job
+from trainer.contract.config.job import Job
 
 
 def test_the_written_file_is_a_job_that_is_planned_as_it_is(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_a_folder_that_is_missing_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["two\nlines.yaml", b"\xff.yaml".decode(errors="surrogateescape")])
 def test_a_job_may_have_a_file_of_any_name(tmp_path: Path, name: str) -> None:
     assert launch(tmp_path, "init", name).returncode == 0
-    assert load_job(tmp_path / name).value.steps == 150
+    assert isinstance(load_job(tmp_path / name).value, Job)
 
 
 def test_a_file_that_cannot_be_filled_is_not_left(tmp_path: Path) -> None:
