@@ -133,8 +133,8 @@ class RunDir:
             return cls(folder)
         except PermissionError as error:
             raise RunFolderError(
-                f"{error.filename} cannot be written: {error.strerror}. Only a user who may write "
-                "to the run's folder can resume it"
+                f"{error.filename} cannot be written: {error.strerror}. Resume the run as a user "
+                "with write permission"
             ) from None
 
     def begin(self, launch: LaunchSpec) -> None:
