@@ -28,7 +28,7 @@ def find_folder(name_or_path: str, runs: Path) -> str:
     try:
         run_dir = find_run(name_or_path, runs)
     except RunFolderError:
-        if Path(name_or_path).is_dir():
+        if name_or_path and _is_folder(name_or_path):
             return name_or_path
         raise
     job = load_job(run_dir / "job.yaml").value
@@ -92,6 +92,13 @@ def find_source(ref: CheckpointRef, runs: Path) -> Entry:
             f"{ref} --to DIR), and start from DIR"
         )
     return entry
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # longer than a path can be
+        return False
 
 
 def _best(whole: Sequence[Entry], folder: str) -> Entry:

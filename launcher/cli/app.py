@@ -42,7 +42,7 @@ from launcher.cli.sections import SectionedGroup
 from launcher.core.errors import SlipwayError, UsageError, error_of
 from launcher.core.exit_codes import OK, print_error
 from launcher.core.json_output import print_json_error, requests_json
-from launcher.core.output import prepare
+from launcher.core.output import prepare, reporting_output_errors
 from trainer.contract.config.errors import suggest
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ STEPS_OF_FLOW = re.compile(
     rb"^steps:[ \t]*(\[|(#.*)?(\r?\n[ \t]*(#.*)?)*\r?\n[ \t]*- )", re.MULTILINE
 )
 """A list of steps. Those of a job are a number."""
+SEARCHED_BYTES = 1 << 20
+"""A configuration file is not larger."""
 
 
 class DefaultToRun(SectionedGroup):
@@ -64,12 +66,15 @@ class DefaultToRun(SectionedGroup):
         Prepares the standard streams first: closed ones, or their encoding, fail no command.
         """
         prepare()
+        as_json = requests_json(sys.argv[1:])
         try:
-            if requests_json(sys.argv[1:]):
-                raise SystemExit(self._main_with_json(*args, **options))
-            return super().main(*args, **options)
+            with reporting_output_errors():
+                if as_json:
+                    raise SystemExit(self._main_with_json(*args, **options))
+                return super().main(*args, **options)
         except SlipwayError as error:
-            raise SystemExit(print_error(error)) from None
+            code = print_json_error(error) if as_json else print_error(error)
+            raise SystemExit(code) from None
 
     def _main_with_json(self, *args: Any, **options: Any) -> int:
         """Runs a command, and returns its exit code. Prints an error as JSON."""
@@ -92,12 +97,20 @@ class DefaultToRun(SectionedGroup):
 
 
 def _looks_like_a_verb(word: str) -> bool:
-    return word.isidentifier() and not Path(word).exists()
+    try:
+        return word.isidentifier() and not Path(word).exists()
+    except OSError:  # longer than the name of a file can be
+        return True
 
 
 def _is_flow(word: str) -> bool:
-    path = Path(word)
-    return path.is_file() and bool(STEPS_OF_FLOW.search(path.read_bytes()))
+    try:
+        if not Path(word).is_file():
+            return False
+        with Path(word).open("rb") as file:
+            return bool(STEPS_OF_FLOW.search(file.read(SEARCHED_BYTES)))
+    except OSError:  # an override that is longer than a file's name, or a file without permission
+        return False
 
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from launcher.cli.options import Output, OutputOption, Runs
+from launcher.cli.options import Output, OutputOption, Runs, finite
 from launcher.core.exit_codes import JOB_FAILED
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def restore_damaged(
 def export_checkpoint(
     run: CheckpointName,
     to: Annotated[Path, typer.Option(help="the folder to write")],
-    step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="step of the checkpoint (default: the newest)")
+    ] = None,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
@@ -97,15 +99,26 @@ def export_checkpoint(
 def sample(
     run: CheckpointName,
     prompt: Annotated[str, typer.Option(help="what the text begins with")],
-    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="so many follow")] = 200,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="number of tokens to generate")
+    ] = 200,
     temperature: Annotated[
-        float, typer.Option(metavar="T", min=0, help="0: always the likeliest token")
+        float,
+        typer.Option(
+            metavar="T",
+            min=0,
+            callback=finite,
+            help="randomness; 0: always the most likely token",
+        ),
     ] = 0.8,
     seed: Annotated[
-        int | None, typer.Option(metavar="S", min=0, help="the job's by default")
+        int | None,
+        typer.Option(
+            metavar="S", min=0, max=2**63 - 1, help="seed of the text (default: the job's)"
+        ),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="the newest whole one by default")
+        int | None, typer.Option(metavar="N", help="step of the checkpoint (default: the newest)")
     ] = None,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,

@@ -23,7 +23,7 @@ def why(
         typer.Option(metavar="N", min=1, help="show the examples of a step with the highest loss"),
     ] = None,
     top: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="with --step: so many examples")
+        int, typer.Option(metavar="COUNT", min=1, help="with --step: number of examples")
     ] = 5,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,

@@ -14,7 +14,11 @@ from launcher.cli.options import (
     OutputOption,
     Overrides,
     Runs,
+    finite,
 )
+
+MOST_DAYS = 36_500
+"""Limit of the rehearsed time: a hundred years."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -57,7 +61,13 @@ def rehearse(
         ),
     ] = "",
     days: Annotated[
-        float, typer.Option(metavar="N", min=0.001, help="days of the run to rehearse")
+        float,
+        typer.Option(
+            metavar="N",
+            min=0.001,
+            max=MOST_DAYS,
+            help="days of the run to rehearse",
+        ),
     ] = 7.0,
     draws: Annotated[
         int, typer.Option(metavar="N", min=1, help="rehearsals, each with other random faults")
@@ -66,7 +76,10 @@ def rehearse(
     step_time: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=1e-6, help="time of a step (default: the plan's, or --like's)"
+            metavar="SECONDS",
+            min=1e-6,
+            callback=finite,
+            help="time of a step (default: the plan's, or --like's)",
         ),
     ] = None,
     like: Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
@@ -119,6 +120,13 @@ class Consent(NamedTuple):
 
     yes: Agreed = False
     compile_check: CompileCheck = True
+
+
+def finite(value: float | None) -> float | None:
+    """Returns a number of an option. Raises BadParameter for infinity."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"expected a finite number, found {value}")
+    return value
 
 
 GROUPS = (ClusterOptions, OtherClusterOptions, Consent)

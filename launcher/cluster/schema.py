@@ -204,7 +204,7 @@ def _world(part: Accelerator, slices: int, simulated: bool) -> World:
 class ClusterRef(Section):
     """The command-line options that say where a job runs. The run records them."""
 
-    name: Text = Field(default="local", description="Name or path of the cluster file.")
+    name: str = Field(default="local", description="Name or path of the cluster file.")
     simulate: bool = Field(default=False, description="Whether hosts are simulated here.")
     simulate_hosts: Positive | None = Field(
         default=None, description="Number of simulated hosts, if not that of the cluster file."
@@ -288,4 +288,4 @@ def _shipped() -> list[Path]:
 def _unknown(name: str) -> str:
     known = known_clusters()
     hint = suggest(name, known) or " Give a file in another folder by its path."
-    return f"--cluster {name}: unknown cluster. Known: {', '.join(known)}.{hint}"
+    return f"--cluster {name or repr(name)}: unknown cluster. Known: {', '.join(known)}.{hint}"

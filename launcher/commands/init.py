@@ -55,11 +55,27 @@ def write_job(path: Path) -> InitResult:
     """
     name = re.sub(r"[^A-Za-z0-9]+", "-", path.stem).strip("-")[:100] or "job"
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE.format(path=path, name=name))
+        _write_new(path, TEMPLATE.format(path=_word(path), name=name))
     except FileExistsError:
         raise UsageError(f"{path} exists already: name another file, or delete it first") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     command = shlex.join(["launch", str(path)])
     return InitResult(job_file=str(path), name=name, command=command)
+
+
+def _word(path: Path) -> str:
+    """Returns a path as a word of a command line, which must not end the line of a comment."""
+    word = shlex.quote(str(path))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in word)
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Writes a new file, whole or not at all. Raises FileExistsError."""
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:  # the disk is full
+            path.unlink(missing_ok=True)
+            raise

@@ -3,6 +3,7 @@
 Each stream has a thread that writes. The first error switches the stream off for good.
 """
 
+import errno
 import io
 import os
 import sys
@@ -11,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+from launcher.core.errors import SlipwayError
 
 PENDING_LIMIT = 1 << 20
 """Maximum number of characters that wait for a slow reader; beyond it, the oldest are dropped."""
@@ -182,6 +185,28 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def reporting_output_errors() -> Iterator[None]:
+    """Writes the rest of standard output at the end.
+
+    Raises SlipwayError when standard output cannot be written, such as on a full disk, and exits
+    with 1, in silence, when its reader has gone.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        descriptor = _descriptor(sys.stdout)
+        if descriptor is None or _can_write(descriptor):
+            raise  # an error of something else
+        replace_by_null([descriptor])
+        if error.errno == errno.EPIPE:
+            raise SystemExit(1) from None
+        raise SlipwayError(f"standard output cannot be written: {error.strerror}") from None
+
+
 def replace_by_null(descriptors: list[int]) -> None:
     """Redirects descriptors to /dev/null, so that writes are dropped and reads return nothing."""
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -192,6 +217,14 @@ def replace_by_null(descriptors: list[int]) -> None:
 
 def _outputs() -> list[Output]:
     return [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, Output)]
+
+
+def _can_write(descriptor: int) -> bool:
+    """Writes an empty line, to see whether that fails."""
+    try:
+        return os.write(descriptor, b"\n") == 1
+    except OSError:
+        return False
 
 
 def _descriptor(stream: TextIO) -> int | None:

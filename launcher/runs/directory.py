@@ -118,7 +118,7 @@ class RunDir:
 
         A `command_started` event marks the time from which the run's time counts again.
         """
-        run = cls(folder)
+        run = cls._open(folder)
         for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
             end_torn_line(folder / name)
         if heard := live.read(folder).heard:
@@ -126,6 +126,16 @@ class RunDir:
         run._attempt = run.recorded.of_attempt
         run.add_event(CommandStartedEvent(time=time.time()))
         return run
+
+    @classmethod
+    def _open(cls, folder: Path) -> "RunDir":
+        try:
+            return cls(folder)
+        except PermissionError as error:
+            raise RunFolderError(
+                f"{error.filename} cannot be written: {error.strerror}. Resume the run as a user "
+                "with write permission"
+            ) from None
 
     def begin(self, launch: LaunchSpec) -> None:
         """Records an attempt: the current job, its plan, and its cluster.

@@ -23,6 +23,8 @@ def find_run(name_or_path: str, runs: Path) -> Path:
 
     Raises RunFolderError for an unknown name, and for a name that several registered runs have.
     """
+    if not name_or_path:
+        raise RunFolderError("expected a run's name or the path of its folder, found an empty text")
     for folder in (runs / name_or_path, Path(name_or_path)):
         if registry.is_run(folder):
             return folder.absolute()

@@ -1,5 +1,6 @@
 """The runs that this user has started from any folder, one small file each."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from launcher.core.files import (
     replace_file,
     state_folder,
 )
+
+GONE = (errno.ENOENT, errno.ENOTDIR)
+"""Errors of a run's folder that does not exist any more."""
 
 
 def register(folder: Path, secrets: Sequence[str]) -> None:
@@ -28,17 +32,21 @@ def register(folder: Path, secrets: Sequence[str]) -> None:
 
 
 def registered() -> list[Path]:
-    """Returns the folders of all recorded runs that still exist, and removes other records."""
+    """Returns the folders of all recorded runs that can be read, and removes records of others.
+
+    The record of a folder that is out of reach now, such as one of a file server, stays.
+    """
     found = []
     try:
         entries = sorted((state_folder() / "runs").glob("*.json"))
     except NoStateFolderError:
         return []
     for entry in entries:
-        folder = Path(read_object(entry).get("folder", ""))
+        recorded = str(read_object(entry).get("folder", ""))
+        folder = Path(recorded or entry)  # a damaged record names no run: not the current folder
         if is_run(folder):
             found.append(folder)
-        else:
+        elif _is_gone(folder):
             with suppress(OSError):  # the home is not writable
                 entry.unlink(missing_ok=True)
     return found
@@ -53,8 +61,22 @@ def secrets_of(folder: Path) -> list[str]:
 
 
 def is_run(folder: Path) -> bool:
-    """Returns whether a folder is a run's. A run that is being created has a hidden name."""
-    return not folder.name.startswith(".") and (folder / "job.yaml").is_file()
+    """Returns whether a folder is a run's, and can be read.
+
+    A run that is being created has a hidden name.
+    """
+    try:
+        return not folder.name.startswith(".") and (folder / "job.yaml").is_file()
+    except OSError:
+        return False
+
+
+def _is_gone(folder: Path) -> bool:
+    try:
+        (folder / "job.yaml").stat()
+    except OSError as error:
+        return error.errno in GONE
+    return folder.name.startswith(".")
 
 
 def _file_name(folder: Path) -> str:

@@ -17,6 +17,8 @@ DIGITS = 3
 """Significant digits of a drawn number."""
 TRIES = 100
 """Draws for each sample after which a range counts as too narrow."""
+MOST_POINTS = 10_000
+"""Each point is planned before the first one starts, and is a run of its own."""
 LONGEST_NAME, LONGEST_VALUE, HASH_DIGITS = 100, 32, 8
 WORD = re.compile(r"[A-Za-z0-9._]+")
 
@@ -87,6 +89,12 @@ class Grid:
             yield f"--samples: missing. It is the number of draws of {', '.join(self._ranges)}"
         if self.samples is not None and not self._ranges and self.axes:
             yield "--samples: no key has a range to draw from: log(LOW, HIGH) or uniform(LOW, HIGH)"
+        count = (self.samples or 1) * math.prod(map(len, self._lists.values()))
+        if count > MOST_POINTS:
+            yield (
+                f"{count:,} points, but a sweep has at most {MOST_POINTS:,}. List fewer values, or "
+                "lower --samples"
+            )
         for key, values in self._lists.items():
             texts = [dump_inline(value) for value in values]
             for text in dict.fromkeys(text for text in texts if texts.count(text) > 1):

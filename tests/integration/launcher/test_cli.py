@@ -13,6 +13,9 @@ from launcher.cli.app import app
 from tests.support.cli import JOB, ROOT, launch
 from tests.support.worlds import mesh_of
 
+LONG = "x" * 300
+"""Longer than the name of a file can be."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -31,9 +34,18 @@ def folder(tmp_path: Path) -> Path:
         (["job.yaml", "data.source=stdlibb"], "Did you mean 'stdlib'?"),
         (["job.yaml", "data.source=text"], "source 'text' needs a path"),
         (["-c", "tpu-v4-33", "job.yaml"], "--cluster tpu-v4-33: unknown cluster. Known: "),
+        (["-c", "", "job.yaml"], "--cluster '': unknown cluster. Known: "),
         (["-c", "tpu-v4-32", "--simulate-hosts", "3", "job.yaml"], "hosts 3: no v4 slice has 3"),
         (["plna", "job.yaml"], "'plna' is neither a command nor a job file. Did you mean 'plan'?"),
         (["job.yaml", "--simulat"], "--simulate"),
+        ([LONG], "is neither a command nor a job file"),
+        (["job.yaml", f"sample.prompt={LONG}", "seed=-1"], "override seed=-1: expected a whole"),
+        (["status", LONG], f"{LONG}: no run of this name in runs"),
+        (["status", ""], "expected a run's name or the path of its folder, found an empty text"),
+        (["checkpoints", LONG], f"{LONG}: no run of this name in runs"),
+        (["rehearse", "job.yaml", "--days", "inf"], "should be less than or equal to 36500"),
+        (["rehearse", "job.yaml", "--step-time", "inf"], "expected a finite number, found inf"),
+        (["sample", "x", "--prompt", "", "--temperature", "inf"], "expected a finite number"),
     ],
 )
 def test_bad_input_is_explained_and_starts_nothing(folder: Path, arguments, message) -> None:
@@ -84,6 +96,11 @@ def test_a_dry_run_is_the_plan(folder: Path) -> None:
     assert plan.stdout == dry_run.stdout
     assert "data 1 x fsdp 16 x tensor 1" in plan.stdout
     assert not (folder / "runs").exists()
+
+
+def test_enormous_sizes_are_planned_without_a_hang(folder: Path) -> None:
+    sizes = ["data.seq_len=1000000000000", "model.layers=1000000000"]
+    assert launch(folder, "plan", "job.yaml", *sizes).returncode == 0
 
 
 def test_the_plan_as_json_holds_what_would_be_started(folder: Path) -> None:

@@ -1,9 +1,15 @@
 """`launch init`: a job file to begin with."""
 
+import resource
 from pathlib import Path
 
+import pytest
+
+from launcher.commands.init import write_job
+from launcher.core.errors import UsageError
 from tests.support.cli import launch
 from trainer.contract.config.command import load_job
+from trainer.contract.config.job import Job
 
 
 def test_the_written_file_is_a_job_that_is_planned_as_it_is(tmp_path: Path) -> None:
@@ -34,3 +40,21 @@ def test_a_folder_that_is_missing_is_reported(tmp_path: Path) -> None:
     refused = launch(tmp_path, "init", "no/job.yaml")
     assert refused.returncode == 2
     assert refused.stderr == "no/job.yaml cannot be written: No such file or directory\n"
+
+
+@pytest.mark.parametrize("name", ["two\nlines.yaml", b"\xff.yaml".decode(errors="surrogateescape")])
+def test_a_job_may_have_a_file_of_any_name(tmp_path: Path, name: str) -> None:
+    assert launch(tmp_path, "init", name).returncode == 0
+    assert isinstance(load_job(tmp_path / name).value, Job)
+
+
+def test_a_file_that_cannot_be_filled_is_not_left(tmp_path: Path) -> None:
+    """A limit of the size of files plays a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"job.yaml cannot be written: File too large"):
+            write_job(tmp_path / "job.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +22,7 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.storage.cache_dirs import make_cache_folder
 from trainer.data import cache_lock
 
+NOBODY = 65534
 NO_HOME = """\
 import pwd, sys
 def getpwuid(uid):
@@ -51,6 +53,20 @@ def test_without_a_home_what_must_be_remembered_is_refused_in_one_line(tmp_path:
     assert refused.returncode == 2, refused.stderr
     assert "set XDG_STATE_HOME to a folder" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_run_that_only_another_user_may_write_is_not_resumed() -> None:
+    user = os.geteuid()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "events.jsonl").touch(0o444)
+        os.seteuid(user or NOBODY)
+        try:
+            with pytest.raises(RunFolderError, match=r"events\.jsonl cannot be written: "):
+                RunDir.open(folder)
+        finally:
+            os.seteuid(user)
 
 
 def test_a_state_folder_that_cannot_be_made_names_the_variable(

@@ -12,6 +12,7 @@ import pytest
 
 from launcher.core import output
 from launcher.core.output import Output
+from tests.support.cli import ROOT
 from tests.support.processes import wait_until
 
 TIMEOUT_S = 60.0
@@ -167,3 +168,24 @@ def test_a_command_prints_to_a_terminal_that_knows_only_ascii(tmp_path: Path) ->
     )
     assert done.returncode == 2
     assert rb"caf\xe9/job.yaml" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_the_output_is_one_line(
+    tmp_path: Path, options: list[str], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "launcher", "init", "job.yaml", *options],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "standard output cannot be written: No space left on device" in line
+    assert line.startswith("{") == bool(options)

@@ -140,3 +140,8 @@ def test_tensor_parallelism_stays_in_gpu_host_by_default(
 ) -> None:
     _, found = of(job_of(16, tensor=tensor), world_of("h200-16"))
     assert {one.plan.mesh["tensor"] for one in found} == {1, 2, 4, 8, tensor}
+
+
+def test_divisors_are_in_order_and_each_is_there_once() -> None:
+    assert [divisors(n) for n in (1, 12, 16)] == [[1], [1, 2, 3, 4, 6, 12], [1, 2, 4, 8, 16]]
+    assert len(divisors(10**12)) == 169

@@ -80,6 +80,10 @@ def test_a_job_that_is_of_both_kinds_names_every_key_at_its_line() -> None:
         ("command: ['', x]", "the program is missing; expected a list: [python, my_script.py]"),
         ("command: null", "expected a list, found nothing"),
         ("command: {python: x}", "expected a list, found a section"),
+        (
+            'command: [a, "b\\0"]',
+            "found a text with the character \\0, which no program can receive",
+        ),
     ],
 )
 def test_a_command_is_a_list_of_words(line: str, message: str) -> None:

@@ -133,6 +133,10 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines():
         ("steps=", "expected a whole number of at least 1, found nothing"),
         ("steps=[1]", "expected a whole number of at least 1, found a list"),
         ("model.dropout=1", "expected a number of at least 0 and below 1, found 1"),
+        (
+            f"seed={2**63}",
+            f"expected a whole number of at least 0 and below {2**63}, found {2**63}",
+        ),
         ("optimizer.learning_rate=.inf", "expected a number above 0, found inf"),
         ("model.scan_layers=on", "expected true or false, found 'on'. Write true"),
         ("model.remat=ful", "'ful' is not one of none, dots, full. Did you mean 'full'?"),

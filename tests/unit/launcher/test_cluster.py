@@ -140,6 +140,15 @@ def test_a_key_of_another_provider_is_unknown(folder):
     ]
 
 
+def test_what_a_provider_and_its_hosts_must_be_is_said_once(folder):
+    assert problems("accelerator: v4-8\nprovider: local\n") == [
+        "c.yaml:2: provider: expected a section (key: value), found 'local'"
+    ]
+    assert problems("accelerator: v4-8\nprovider: {kind: ssh, hosts: []}\n") == [
+        "c.yaml:2: provider.hosts: expected a list with at least 1 value, found an empty list"
+    ]
+
+
 def test_a_provider_without_a_kind_lists_the_kinds(folder):
     assert problems("accelerator: v4-8\nprovider: {}\n") == [
         "c.yaml: provider.kind: missing; one of local, attach, ssh, gcp, kubernetes, slurm"

@@ -50,6 +50,27 @@ def test_a_run_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert registry.registered() == []
 
 
+def test_a_run_that_is_out_of_reach_is_found_again(tmp_path: Path) -> None:
+    run = create(tmp_path / "project" / "small")
+    (tmp_path / "project").rename(tmp_path / "aside")
+    (tmp_path / "project").symlink_to("project")  # ELOOP, as ESTALE of a file server
+    assert registry.registered() == []
+    (tmp_path / "project").unlink()
+    (tmp_path / "aside").rename(tmp_path / "project")
+    assert registry.registered() == [run]
+
+
+def test_a_damaged_record_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path / "project" / "small")
+    for record in (tmp_path / "state" / "slipway" / "runs").iterdir():
+        record.write_text("")
+    (tmp_path / "job.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert registry.registered() == []
+
+
 def test_a_name_elsewhere_is_suggested(tmp_path: Path) -> None:
     create(tmp_path / "project" / "small")
     with pytest.raises(RunFolderError, match="Did you mean 'small'"):

@@ -92,6 +92,7 @@ def test_distinct_points_have_distinct_valid_names(axes: dict[str, list[Any]]) -
         ({RATE: (1e-3, 0.001)}, None, "optimizer.learning_rate: 0.001 is listed 2 times"),
         ({RATE: RATES}, None, "--samples: missing"),
         ({LAYERS: (4, 8)}, 3, "--samples: no key has a range"),
+        ({LAYERS: (4, 8), RATE: RATES}, 10**9, "2,000,000,000 points, but a sweep has at most"),
         ({RATE: Draw("uniform", 1.0, 1.01)}, 9, "the ranges have only 2 different values"),
     ],
 )

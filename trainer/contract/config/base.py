@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""`jax.random.key` takes integers of 64 bits with a sign."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 

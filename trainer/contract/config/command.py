@@ -4,13 +4,15 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, field_validator
 
 from trainer.contract.config.job import BaseJob, Job, VariableName
 from trainer.contract.config.loader import Loaded, load_chosen
 from trainer.contract.protocol.environment import SET_BY_SLIPWAY
+
+AnyTexts = TypeVar("AnyTexts", list[str], dict[str, str])
 
 _BARE = re.compile(r"[A-Za-z./_][A-Za-z0-9./_=-]*")
 
@@ -41,6 +43,14 @@ class CommandJob(BaseJob):
             raise ValueError(f"expected a list: {_as_list(given)}")
         if isinstance(given, list) and given[:1] in ([], [""]):
             raise ValueError("the program is missing; expected a list: [python, my_script.py]")
+        return given
+
+    @field_validator("command", "env")
+    @classmethod
+    def _can_be_passed(cls, given: AnyTexts) -> AnyTexts:
+        texts = given if isinstance(given, list) else [*given.values()]
+        if any("\0" in text for text in texts):
+            raise ValueError("found a text with the character \\0, which no program can receive")
         return given
 
     @field_validator("env")

@@ -95,7 +95,7 @@ def found(value: Any) -> str:
     if isinstance(value, dict):
         return "a section"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "an empty list"
     text = repr(value) if isinstance(value, str) else dump(value).strip()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
@@ -129,7 +129,7 @@ def _yaml_hint(value: Any, expected: Any) -> str:
 def describe(annotation: Any) -> str:
     """Returns a description of the values that a key may hold, or "" when there is none."""
     descriptions = [_describe_one(kind, bounds) for kind, bounds in _members(annotation)]
-    return " or ".join(descriptions) if all(descriptions) else ""
+    return " or ".join(dict.fromkeys(descriptions)) if all(descriptions) else ""
 
 
 def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
@@ -141,7 +141,8 @@ def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
     if _is_section(kind) or get_origin(kind) is dict:
         return "a section (key: value)"
     if get_origin(kind) in (list, tuple):
-        return "a list"
+        least = bounds.get("min_length")
+        return f"a list with at least {least} value{'s' * (least > 1)}" if least else "a list"
     return _KINDS[kind] + _bounds(bounds) if kind in _KINDS else ""
 
 

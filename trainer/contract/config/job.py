@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.contract.config.base import NonNegative, Positive, Section
+from trainer.contract.config.base import NonNegative, Positive, Section, Seed
 from trainer.contract.config.budget import Budget
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.data import Data
@@ -347,7 +347,7 @@ class Job(BaseJob):
         description="Step after which the run ends early, evaluated and saved. The learning-rate "
         "schedule stays that of all `steps`. null: none.",
     )
-    seed: NonNegative = Field(
+    seed: Seed = Field(
         default=0, description="Seed of the initial weights, the order of examples and dropout."
     )
     log_every: Positive = Field(

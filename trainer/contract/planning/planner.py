@@ -242,7 +242,7 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 
 def _busiest_attention(job: Job, batch: BatchSplit) -> float:
-    if isinstance(job.model, CustomModel):
+    if isinstance(job.model, CustomModel) or batch.chunks == 1:
         return 1.0
     return sequence_chunks.busiest_share(job.decoder, job.data.seq_len, batch.chunks)
 

@@ -4,6 +4,7 @@ This includes features that a custom model does not support.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isqrt
 from pathlib import Path
 
 from trainer.contract.config.data import Data
@@ -112,7 +113,8 @@ def teacher_problems(model: Model, seq_len: int, mesh: Mapping[str, int]) -> Pro
 
 def divisors(n: int) -> list[int]:
     """Returns the divisors of n in ascending order."""
-    return [d for d in range(1, n + 1) if n % d == 0]
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
 
 
 def sizes_text(n: int) -> str:
@@ -348,15 +350,14 @@ def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
             f"{job.model.kv_heads} key/value heads are not divisible by context {parts} x tensor "
             f"{mesh['tensor']}. Set it to chunks",
         )
-    length = job.data.seq_len
+    length, chunks = job.data.seq_len, sequence_chunks.count(job, mesh)
+    if length % parts == 0 and length % chunks == 0:
+        return
     valid = [
         n
         for n in divisors(length)
         if length % sequence_chunks.count(job, {**mesh, "context": n}) == 0
     ]
-    if parts in valid:
-        return
-    chunks = sequence_chunks.count(job, mesh)
     what = f"the {chunks} chunks of context {parts}" if chunks > 1 else f"context {parts}"
     yield (
         "mesh.context",
