@@ -55,7 +55,6 @@ def test_a_slow_host_is_named_and_not_ended(
     assert all(e["factor"] > 2 for e in slow)
 
 
-@pytest.mark.full
 def test_an_exception_in_one_process(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
