@@ -28,10 +28,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.attention import packed_documents
 
-POSITIONS_PER_DOCUMENT = 256
-"""A row of S positions has room for S / 256 documents. cuDNN's time and memory grow with the room,
-see above; text for pretraining has more than 256 tokens in a document on average."""
 WARPS = 4
 FORWARD_PASSES = ("dot_product_attention_fwd", "mha_forward")
 """First words of the names of both kernels' forward passes, in JAX's programs."""
@@ -40,7 +38,7 @@ FORWARD_PASSES = ("dot_product_attention_fwd", "mha_forward")
 def attend(
     kind: str, segments_BS: jax.Array, window: int | None, scale: float | None
 ) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None:
-    """Returns causal attention inside the window and, with `triton`, inside the segments.
+    """Returns causal attention inside the window or, unless `kind` is `cudnn`, inside the segments.
 
     trainer/model/attention_kernels.py has the shapes. With `cudnn`, each row is one segment. None:
     this version of JAX does not have the kernel any more.
@@ -113,7 +111,7 @@ def with_cudnn_packed(
     except ImportError:  # another version of JAX
         return otherwise(query_BSHh, key_BWKh, value_BWKh, segments_BS, scale=scale)
 
-    room = segments_BS.shape[1] // POSITIONS_PER_DOCUMENT
+    room = packed_documents(segments_BS.shape[1])
     opens_BS, starts_Bb, lengths_Bd = documents(segments_BS, room)
 
     def packed(

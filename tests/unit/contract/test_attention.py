@@ -5,20 +5,27 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import corpus_of, job_of, world_of
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.activations import kept_per_token
 from trainer.contract.planning import accelerators
+from trainer.contract.planning.attention import packed_documents
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
 
 MODEL = {"d_model": 256, "heads": 2, "kv_heads": 1, "head_dim": 128}
 
 
-def plan_of(accelerator: str = "h200-8", simulated: bool = False, **sections: Any) -> Plan:
-    chip = accelerators.parse(accelerator)
-    job = job_of(
+def job_with(**sections: Any) -> Job:
+    return job_of(
         model={**MODEL, **sections.pop("model", {})},
         data={"seq_len": 256, **sections.pop("data", {})},
         **sections,
     )
+
+
+def plan_of(accelerator: str = "h200-8", simulated: bool = False, **sections: Any) -> Plan:
+    chip = accelerators.parse(accelerator)
+    job = job_with(**sections)
     world = world_of(
         1,
         chip.devices,
@@ -52,6 +59,19 @@ def test_gpus_compute_attention_with_a_kernel(kernel: str, facts: dict[str, Any]
     plan = plan_of(**facts)
     assert plan.attention == kernel
     assert not [one for one in plan.warnings if "scores" in one]
+
+
+@pytest.mark.parametrize(("length", "room"), [(512, 2), (4096, 16), (32_768, 64)])
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_memory_counts_the_room_for_packed_documents(remat: str, length: int, room: int) -> None:
+    """A float32 sum of each head for each document."""
+    assert packed_documents(length) == room
+    packed, whole = (
+        kept_per_token(job_with(**facts), plan_of(**facts))
+        for more in ({}, ONE_DOCUMENT)
+        for facts in [{"data": {"seq_len": length, **more}, "model": {"remat": remat}}]
+    )
+    assert packed - whole == 4 * MODEL["heads"] * room
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trainer.contract.config.job import Job
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.contract.planning.attention import packed_documents
 from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
 from trainer.contract.planning.plan import Plan
@@ -45,7 +46,7 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     if job.decoder.remat == "full":
         return of.stream
     if job.decoder.remat == "dots":
-        return of.of_products + of.kernel + of.adapters + of.adapted
+        return of.of_products + of.kernel + of.document_sums + of.adapters + of.adapted
     return 2 * of.stream + of.norms + of.attention + of.mlp + of.adapters
 
 
@@ -98,6 +99,8 @@ class _Activations:
     """
     kernel: int
     """Mixed values of a kernel, and a float32 sum of each head; 0 without a kernel."""
+    document_sums: int
+    """Float32 sums of each head for the documents that `cudnn_packed` has room for; otherwise 0."""
     head_norms: int
     """Norms of queries and keys, or of their latents: three float32 copies of each."""
     mlp: int
@@ -122,7 +125,7 @@ class _Activations:
     def attention(self) -> int:
         """All activations of attention, with its mixed values."""
         seen = self.query + self.seen_key_value + self.mixed
-        return seen + self.latents + self.head_norms + self.scores
+        return seen + self.latents + self.head_norms + self.scores + self.document_sums
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Activations":
@@ -134,6 +137,7 @@ class _Activations:
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
         scores = (1 if model.attn_logit_softcap is None else 3) + model.attention_sinks
         positions = job.data.seq_len if plan.attention == "reference" else 0
+        room = packed_documents(job.data.seq_len) if plan.attention == "cudnn_packed" else 0
         hidden = width * _parts(model.d_ff, tensor)
         shared = width * _parts(model.d_ff * model.moe.shared, tensor) if model.moe else 0
         stream, value_dim = width * model.d_model, model.value_dim
@@ -171,6 +175,7 @@ class _Activations:
             seen_key_value=seen * (plan.mesh["context"] if plan.batch.chunks > 1 else 1),
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
             kernel=0 if positions else (width * value_dim + FLOAT32_BYTES) * heads,
+            document_sums=FLOAT32_BYTES * heads * room,
             head_norms=3 * FLOAT32_BYTES * normalized,
             mlp=mlp,
             mlp_products=len(hidden_parts(model)) * (shared if experts else hidden),

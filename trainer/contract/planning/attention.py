@@ -9,9 +9,11 @@ TPU_LANES = 128
 """Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
 TRITON_BLOCK = 128
 """Positions in a block of queries or keys: `BlockSizes.get_default` of the kernel's module."""
-LEAST_PACKED = 512
-"""Positions of a row from which cuDNN has room for several documents: see
-`POSITIONS_PER_DOCUMENT` of trainer/model/gpu_attention.py."""
+POSITIONS_PER_DOCUMENT, MOST_DOCUMENTS = 256, 64
+"""cuDNN has room for a document per 256 positions of a row, but not for more than 64. Its time
+grows with the room (trainer/model/gpu_attention.py has figures), and so does its memory: a float32
+per head, position and place of a document. Text for pretraining has more than 256 tokens in a
+document on average."""
 CUDNN_HEAD_DIM = 8
 """A head's size is a multiple of it: `check_is_flash_attention` of JAX's cuDNN attention."""
 
@@ -45,7 +47,12 @@ def _for_gpus(job: Job, world: World) -> AttentionKernel:
     if not job.data.mask_across_documents:
         return "cudnn"
     packs = GPUS[world.accelerator.rpartition("-")[0]].packs_documents
-    return "cudnn_packed" if packs and job.data.seq_len >= LEAST_PACKED else "triton"
+    return "cudnn_packed" if packs and packed_documents(job.data.seq_len) > 1 else "triton"
+
+
+def packed_documents(length: int) -> int:
+    """Returns how many documents of a row `cudnn_packed` has room for."""
+    return min(length // POSITIONS_PER_DOCUMENT, MOST_DOCUMENTS)
 
 
 def _unfit_for_gpus(job: Job, world: World, dtype: Dtype, chunks: int) -> str:
