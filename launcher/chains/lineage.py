@@ -94,6 +94,8 @@ class Ancestor:
     """Attempts that have computed its steps; empty when the run's folder is not here."""
     init_from: str | None
     """Folder of the weights that it started from; null for random weights."""
+    teacher: str | None
+    """Checkpoint of the teacher whose predictions it learned; null without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +175,7 @@ def _ancestor(folder: AnyPath, about: CheckpointMetadata, record: RunRecord | No
         mesh=about.mesh,
         attempts=tuple(_attempts(record, about.step)) if record else (),
         init_from=source or None,
+        teacher=about.teacher.source if about.teacher else None,
     )
 
 

@@ -103,6 +103,8 @@ def _facts(one: Ancestor) -> Iterator[tuple[str, str]]:
     if not one.attempts:
         yield "saved on", _where(one.hosts, one.devices_per_host, one.accelerator, one.mesh)
     yield "weights of", one.init_from or "its own random initialization"
+    if one.teacher:
+        yield "learned from", one.teacher
 
 
 def _attempt(one: AttemptFacts) -> str:

@@ -15,7 +15,7 @@ from tests.support.cli import launch
 from tests.support.run_folders import add_steps, make_run
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
-from trainer.contract.records.checkpoint_metadata import Array
+from trainer.contract.records.checkpoint_metadata import Array, Base, CheckpointMetadata
 
 ARRAYS = {
     "params.table": Array(shape=(4, 8), dtype="float32", digest=1),
@@ -58,6 +58,15 @@ def test_lineage_follows_the_weights_to_the_first_run(tmp_path: Path) -> None:
         "stop_after_step=4",
         "checkpoint.init_from=run:first-again@4",
     ]
+
+
+def test_teacher_is_named(tmp_path: Path) -> None:
+    path = add_run(tmp_path, "student") / "about.json"
+    about = CheckpointMetadata.model_validate_json(path.read_text())
+    teacher = Base(source="/runs/teacher/checkpoints/9", step=9, digests={})
+    path.write_text(about.model_copy(update={"teacher": teacher}).model_dump_json())
+    assert read("student@4", tmp_path / "runs").last.teacher == teacher.source
+    assert f"learned from {teacher.source}\n" in launch(tmp_path, "lineage", "student").stdout
 
 
 def test_newest_checkpoint_is_shown_as_text(tmp_path: Path) -> None:
