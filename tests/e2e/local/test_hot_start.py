@@ -49,6 +49,8 @@ def logs(run_dir: Path) -> list[str]:
     return [path.read_text() for path in sorted((run_dir / "logs").glob("host-*.log"))]
 
 
+# Without this one, ssh/test_hot_start.py and integration/trainer/test_hot_start.py run in CI.
+@pytest.mark.full
 def test_its_first_attempt_traces_and_compiles_nothing(launch: Launcher, launched: Any) -> None:
     words = ["plan", "-c", "two.yaml", "job.yaml", "--compile", "--keep", "-o", "json"]
     kept = validated("plan", launched("here", *words))["kept"]

@@ -99,6 +99,8 @@ def test_ctrl_c_saves_and_resume_goes_on_where_it_was(
     traces.assert_nothing_left(timeout_s=5.0)
 
 
+# Faults of the launcher and resumes on other hosts are tested elsewhere, too, each by itself.
+@pytest.mark.full
 def test_after_kill_9_a_run_goes_on_on_another_number_of_hosts(
     saving: Launcher, unbroken: Launch, traces: Traces
 ) -> None:
