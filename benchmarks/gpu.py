@@ -8,6 +8,7 @@ Parts, in this order, all by default:
     bfloat16   the model at 4,096 tokens, with cuDNN's attention
     unrolled   the same without the loop over layers (model.scan_layers: false)
     packed     the same with packed documents, each by itself
+    pytorch    the same model in PyTorch, compiled (benchmarks/gpu_torch.py): tokens/s beside ours
     losses     200 steps of a small model on the GPU and on the CPU: the differences of the losses
     fp8        the unrolled model with products in fp8
 
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,7 +40,7 @@ from typing import Any
 
 from benchmarks.gpu_trainer import OutOfMemoryError, PartError, Trainer
 
-PARTS = ("product", "bfloat16", "unrolled", "packed", "losses", "fp8")
+PARTS = ("product", "bfloat16", "unrolled", "packed", "pytorch", "losses", "fp8")
 BUDGET_S = 480.0
 REQUIRED_MFU, GOAL_MFU = 0.50, 0.58
 PEAK_TFLOPS = 989.4
@@ -158,6 +160,8 @@ def _run(part: str, bench: Bench, figures: dict[str, Any]) -> bool:
             raise PartError(f"left out: {BUDGET_S:.0f} s are over")
         if part == "product":
             figures[part] = _product(bench)
+        elif part == "pytorch":
+            figures[part] = _pytorch(bench, figures)
         elif part == "losses":
             figures[part] = _losses(bench)
             return all(one["mean"] <= one["limit"] for one in figures[part])
@@ -249,6 +253,55 @@ def _large_job(bench: Bench) -> dict[str, Any]:
 
 def _nothing_beside_steps() -> dict[str, None]:
     return {"eval": None, "sample": None, "checkpoint": None}
+
+
+def _pytorch(bench: Bench, figures: Mapping[str, Any]) -> dict[str, float]:
+    """Trains the large model in PyTorch; prints its tokens/s, and ours as shares of them."""
+    if not _is_installed("torch"):
+        raise PartError(f"{sys.executable} has no torch")
+    rows = bench.rows
+    try:
+        seconds = _pytorch_step_s(bench, rows)
+    except OutOfMemoryError:
+        rows //= 2
+        print(f"pytorch: {bench.rows} rows do not fit the GPU's memory. With {rows}:", flush=True)
+        seconds = _pytorch_step_s(bench, rows)
+    tokens_per_s = rows * _large_job(bench)["data"]["seq_len"] / seconds
+    print(f"pytorch: {tokens_per_s:,.0f} tokens/s, {seconds:.3f} s a step", flush=True)
+    for name in ("bfloat16", "unrolled"):
+        if isinstance(ours := figures.get(name), dict):
+            print(f"    {name}: {ours['tokens_per_s'] / tokens_per_s:.2f} of it", flush=True)
+    return {"tokens_per_s": tokens_per_s, "step_time_s": seconds}
+
+
+def _pytorch_step_s(bench: Bench, rows: int) -> float:
+    """Returns the median of the seconds of a step. Raises PartError."""
+    settings, job = bench.folder / "pytorch.json", _large_job(bench)
+    text = json.dumps(
+        {
+            "model": job["model"],
+            "vocabulary": VOCABULARY,
+            "device": "cpu" if bench.is_tiny else "cuda",
+            "length": job["data"]["seq_len"],
+            "rows": rows,
+            "steps": WARM_UP + MEASURED,
+            "warm_up": WARM_UP,
+        }
+    )
+    settings.write_text(text, encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu_torch", str(settings)],
+            capture_output=True,
+            text=True,
+            timeout=max(1.0, bench.deadline - time.monotonic()),
+        )
+    except subprocess.TimeoutExpired:
+        raise PartError("the time is over") from None
+    if done.returncode:
+        kind = OutOfMemoryError if "OutOfMemoryError" in done.stderr else PartError
+        raise kind(f"exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return statistics.median(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _losses(bench: Bench) -> list[dict[str, Any]]:

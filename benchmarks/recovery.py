@@ -1,7 +1,7 @@
 """Measures the time from a fault to the next new step: `launch` and Ray Train's JaxTrainer.
 
     python benchmarks/recovery.py [--faults NAME ...] [--hosts 2] [--rounds 3] [--spares 0]
-        [--in-memory null] [--after-steps 2] [--model small] [--limit-s 180]
+        [--in-memory null] [--after-steps 2] [--model small] [--limit-s 180] [--accelerator cpu]
 
 Runs on simulated hosts of this machine, with a warm compile cache, and with standby processes that
 are ready. Each fault is injected `--after-steps` steps after a checkpoint was reported. A step
@@ -10,7 +10,8 @@ fault to the first step of the next attempt and to the first new step, beside Sl
 most repeated steps, the parts of the first time, and the most traces and compilations of a process
 before its first step. With `--spares`, there are hosts to take the place of a lost one, and each
 round is a new run. With `--in-memory`, states are also kept in the memory of the hosts, every so
-many steps or `auto`. `--model large` has 1 GiB of state, and longer steps.
+many steps or `auto`. `--model large` has 1 GiB of state, and longer steps. `--hosts 1 --accelerator
+h200-1` runs on the GPU of this machine.
 
 With two hosts and the small model, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.faults import (
@@ -63,6 +64,13 @@ sample: null
 checkpoint: {{every_steps: {every_steps}, in_memory_every_steps: {in_memory}}}
 retries: {{standby_after_s: 0}}
 """
+CLUSTER = """\
+accelerator: {accelerator}
+hosts: {hosts}
+devices_per_host: 1
+spares: {spares}
+provider: {{kind: local{sabotage}}}
+"""
 MODELS = {
     "small": (
         "{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}",
@@ -82,6 +90,10 @@ class Case:
     fault: str
     process: int
     aim_s: float
+
+    def among(self, hosts: int) -> "Case":
+        """Returns the case for that many hosts: the last one is hit if there are too few."""
+        return replace(self, process=min(self.process, hosts - 1))
 
 
 CASES = {
@@ -117,6 +129,7 @@ def main() -> None:
     parser.add_argument("--after-steps", type=int, default=2)
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--limit-s", type=float, default=180.0)
+    parser.add_argument("--accelerator", default="cpu")
     options = parser.parse_args()
     ways = {"launch": _launch}
     can_compare = options.hosts == 2 and options.model == "small"
@@ -128,7 +141,7 @@ def main() -> None:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         for name in options.faults:
             for way, measure in ways.items():
-                case = CASES[name]
+                case = CASES[name].among(options.hosts)
                 if way == "JaxTrainer" and name == "agent":
                     continue
                 runs = options.rounds if options.spares else 1
@@ -172,10 +185,15 @@ def _launch(
     )
     (folder / "job.yaml").write_text(job)
     code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
-    cluster = launcher.cluster_file(
-        "recovery-cluster", sabotage(folder, code), f"spares: {options.spares}"
+    cluster = folder / "recovery-cluster.yaml"
+    cluster.write_text(
+        CLUSTER.format(
+            accelerator=options.accelerator,
+            hosts=options.hosts,
+            spares=options.spares,
+            sabotage=sabotage(folder, code, case.process),
+        )
     )
-    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {options.hosts}"))
     run = launcher.on(cluster, "recovery")
 
     def until_ready() -> None:
