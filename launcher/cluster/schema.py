@@ -7,17 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from launcher.cluster.providers import (
-    Attach,
-    Gcp,
-    Kubernetes,
-    Local,
-    Port,
-    Seconds,
-    Slurm,
-    Ssh,
-    Text,
-)
+from launcher.cluster.attach import Attach
+from launcher.cluster.gcp import Gcp
+from launcher.cluster.kubernetes import Kubernetes
+from launcher.cluster.local import Local
+from launcher.cluster.provider_section import Port, Seconds, Text
+from launcher.cluster.slurm import Slurm
+from launcher.cluster.ssh import Ssh
 from trainer.contract.config.base import NonNegative, Positive, Section
 from trainer.contract.config.errors import KeyedError, found, suggest
 from trainer.contract.config.loader import ConfigError, Loaded, load

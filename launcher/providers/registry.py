@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher.cluster.providers import Attach, Kubernetes, Local, Slurm
+from launcher.cluster.attach import Attach
+from launcher.cluster.kubernetes import Kubernetes
+from launcher.cluster.local import Local
 from launcher.cluster.schema import Cluster
+from launcher.cluster.slurm import Slurm
 from launcher.providers.attach.provider import AttachProvider
 from launcher.providers.base import HostProvider
 from launcher.providers.kubernetes.provider import KubernetesProvider

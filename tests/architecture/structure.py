@@ -40,7 +40,7 @@ ENTRY_POINTS = {
 TABLES = {"executors/registry.py", "providers/registry.py"}
 """The files of the launcher that map kinds of providers to what serves them."""
 SECTIONS = {"Local", "Attach", "Ssh", "Gcp", "Kubernetes", "Slurm"}
-"""The classes of launcher/cluster/providers.py, one for each kind."""
+"""The classes of a cluster file's `provider` section, one for each kind."""
 KINDS = {name.lower() for name in SECTIONS}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.cluster.providers import Attach, is_address
+from launcher.cluster.attach import Attach, is_address
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
-from launcher.cluster.providers import Gcp, Ssh
+from launcher.cluster.gcp import Gcp
 from launcher.cluster.schema import Cluster, ClusterRef, cluster_key
+from launcher.cluster.ssh import Ssh
 from launcher.core.errors import HostError, RefusedError
 from launcher.core.files import is_locked, lock, replace_file
 from launcher.core.formatting import format_seconds

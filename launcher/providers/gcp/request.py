@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel
 
-from launcher.cluster.providers import Gcp
+from launcher.cluster.gcp import Gcp
 from launcher.cluster.schema import Cluster
 from launcher.core.errors import HostError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from launcher.cluster.providers import Kubernetes
+from launcher.cluster.kubernetes import Kubernetes
 from launcher.core.errors import MissingClientError, UnreachableError
 from launcher.providers.kubernetes.errors import (
     CONNECTION_REMEDY,

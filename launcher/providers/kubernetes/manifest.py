@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 from launcher.cluster import gke
-from launcher.cluster.providers import Kubernetes
+from launcher.cluster.kubernetes import Kubernetes
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from launcher.cluster.providers import Kubernetes
+from launcher.cluster.kubernetes import Kubernetes
 from launcher.core.errors import HostError, UnreachableError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize

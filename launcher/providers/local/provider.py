@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from launcher.cluster.providers import Local
+from launcher.cluster.local import Local
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize

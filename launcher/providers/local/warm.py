@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launcher.cluster.providers import Local
+from launcher.cluster.local import Local
 from launcher.core.errors import HostError
 from launcher.core.files import (
     is_locked,

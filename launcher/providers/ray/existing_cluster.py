@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.cluster.providers import Attach
+from launcher.cluster.attach import Attach
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.messages import MessageReader

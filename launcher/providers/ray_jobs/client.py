@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
-from launcher.cluster.providers import Attach
+from launcher.cluster.attach import Attach
 from launcher.core.errors import HostError, UnreachableError
 from launcher.core.messages import from_wire, to_wire
 from launcher.providers.ray.existing_cluster import ray_variables

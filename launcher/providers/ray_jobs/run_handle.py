@@ -12,7 +12,7 @@ from typing import Self
 
 from pydantic import computed_field
 
-from launcher.cluster.providers import Attach
+from launcher.cluster.attach import Attach
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.core.exit_codes import INTERRUPTED

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from launcher.cluster.providers import Slurm
+from launcher.cluster.slurm import Slurm
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.formatting import host_name

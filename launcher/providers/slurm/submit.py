@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.cluster.providers import Slurm
+from launcher.cluster.slurm import Slurm
 from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.planning import job_secrets
 from launcher.providers.slurm import job_environment

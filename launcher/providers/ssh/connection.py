@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from launcher.cluster.providers import Ssh
+from launcher.cluster.ssh import Ssh
 from launcher.core.errors import HostError
 from launcher.core.messages import AnyMessage, Message, MessageReader, encode
 from launcher.providers.ray.host_protocol import (

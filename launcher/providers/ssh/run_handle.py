@@ -10,8 +10,8 @@ from typing import Self
 
 from pydantic import computed_field
 
-from launcher.cluster.providers import Ssh
 from launcher.cluster.schema import ClusterRef
+from launcher.cluster.ssh import Ssh
 from launcher.core.errors import HostError
 from launcher.providers.ssh.connection import SSH_FAILED, Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
