@@ -20,6 +20,8 @@ class GangMonitor:
 
     grace_s = GRACE_S
     """Seconds that the program has to save and end after a stop request."""
+    failure_grace_s: float | None = None
+    """Seconds that the program has to end after it failed on another host; None for GRACE_S."""
 
     def should_stop(self) -> bool:
         """Returns whether all hosts should begin an orderly stop now."""
@@ -62,16 +64,16 @@ class Stop:
         if self._immediately:
             return
         if not all(ended.in_order for ended in exits.values()):
-            self.immediately()
+            self.immediately(self._monitor.failure_grace_s)
         elif not self._in_order and (self._monitor.should_stop() or _is_stopping(exits)):
             self._in_order = True
             grace_s = self._monitor.grace_s
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
-    def immediately(self, grace_s: float | None = None) -> None:
+    def immediately(self, grace_s: float | None) -> None:
         """Stops the programs without time to save.
 
-        They have GRACE_S to end, or `grace_s`.
+        They have `grace_s` to end; None for GRACE_S.
         """
         self._immediately = True
         self._stop(grace_s, ENDING_TIMEOUT_S)

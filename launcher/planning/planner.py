@@ -35,6 +35,9 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
+FAILURE_GRACE_S = 0.5
+"""Most trainers are stuck then, in a step that lacks a process, and cannot react. What they were
+saving cannot be committed without it."""
 
 
 def allocator_environment(world: World) -> dict[str, str]:
@@ -88,6 +91,11 @@ class TrainingLaunch(LaunchSpec):
     def grace_s(self) -> float:
         """Seconds that the trainer may take to save and end after a stop request."""
         return self.job.checkpoint.grace_s if self.job.checkpoint else NOTHING_TO_SAVE_S
+
+    @property
+    def failure_grace_s(self) -> float:
+        """Seconds that the trainer may take to end after it failed on another host."""
+        return FAILURE_GRACE_S
 
     @property
     def corpus_sha256(self) -> str | None:

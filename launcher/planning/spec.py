@@ -131,6 +131,14 @@ class LaunchSpec(AttemptInfo, ABC):
         """Seconds that the program may take to save and end after a stop request."""
 
     @property
+    def failure_grace_s(self) -> float | None:
+        """Seconds that the program may take to end after it failed on another host.
+
+        None for as long as any program.
+        """
+        return None
+
+    @property
     def corpus_sha256(self) -> str | None:
         """Digest of the data that all hosts must see; None when unknown on this machine."""
         return None

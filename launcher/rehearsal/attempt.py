@@ -11,10 +11,11 @@ from typing import Literal
 
 from launcher.core.results import GangResult, ProcessExit
 from launcher.gang.gang import Program
-from launcher.gang.monitor import GRACE_S, HANG_GRACE_S, GangMonitor
+from launcher.gang.monitor import HANG_GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.watch import CHECK_INTERVAL_S
 from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
+from launcher.planning.planner import FAILURE_GRACE_S
 from launcher.planning.spec import LaunchSpec
 from launcher.rehearsal.faults import FaultKind
 from launcher.rehearsal.hosts import HOSTS_CHECK_S, Hit, StubGang, StubHosts, Unit
@@ -301,7 +302,7 @@ class Attempt:
     def _lose_host(self, hit: Hit) -> GangResult:
         if self._timings.loss_end_s is None:
             self._await_silence(hit.process)
-            self._clock.sleep(GRACE_S)
+            self._clock.sleep(FAILURE_GRACE_S)
         else:
             self._clock.sleep(self._timings.loss_end_s)
         lost = ProcessExit(None, hit.at_s, lost=f"it has not answered for {SILENCE_S:.0f} s")

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.core.states import RunState
-from launcher.gang.monitor import GRACE_S, HANG_GRACE_S
+from launcher.gang.monitor import HANG_GRACE_S
 from launcher.health.lost_hosts import SILENCE_S
+from launcher.planning.planner import FAILURE_GRACE_S
 from launcher.rehearsal.faults import Fault, FaultKind, FaultRate, draw_faults
 from launcher.rehearsal.play import Outcome, rehearse
 from tests.support.rehearsals import HOUR_S, JOB, TIMINGS, fault, played, scenario
@@ -121,7 +122,7 @@ def test_without_standby_processes_the_restart_is_cold() -> None:
 
 def test_silent_host_is_detected_by_its_silence_then_replaced() -> None:
     outcome = played([fault(900.0, "host")])
-    noticed_s = outcome.parts.detection - GRACE_S
+    noticed_s = outcome.parts.detection - FAILURE_GRACE_S
     assert SILENCE_S < noticed_s <= SILENCE_S + 1.0
     waited_s = (TIMINGS.replacement_s or 0.0) - outcome.parts.detection
     assert outcome.parts.waiting == pytest.approx(waited_s, abs=0.21)
