@@ -1,5 +1,22 @@
-"""`python -m launcher` is `launch`."""
+"""The `launch` command. `python -m launcher` is the same."""
 
-from launcher.cli.app import app
+import signal
 
-app(prog_name="launch")
+
+def main() -> None:
+    """Imports the command line, and runs it.
+
+    Ctrl-C during the imports ends the process by its signal, without a traceback: nothing has
+    begun.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from launcher.cli.app import app
+
+    signal.signal(signal.SIGINT, handler)
+    app(prog_name="launch")
+
+
+if __name__ == "__main__":
+    main()

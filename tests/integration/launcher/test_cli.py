@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,20 @@ def test_the_command_imports_neither_jax_nor_ray() -> None:
     code = "import sys, launcher.cli.app; print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_ctrl_c_during_the_imports_leaves_no_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'launcher.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from launcher.__main__ import main\n"
+        "main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
 
 
 def test_planning_imports_neither_jax_nor_ray() -> None:
