@@ -16,6 +16,14 @@ from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import Launch, Launcher
 
 
+@pytest.fixture(scope="package", autouse=True)
+def without_optimization() -> Iterator[None]:
+    """The compiler of trainers does not optimize: tiny programs run a few times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        yield
+
+
 @pytest.fixture
 def traces() -> Iterator[Traces]:
     traces = Traces()

@@ -80,7 +80,7 @@ def compiled_ahead(run_dir: Path, cache: Path) -> str:
         **os.environ,
         "XDG_CACHE_HOME": str(cache),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
     }
     with subprocess.Popen(
         [sys.executable, "-m", "trainer.ahead", *files, "0"],
