@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-"""Of attention, the fastest on a Hopper GPU first."""
+"""Kernels of attention, the fastest on a Hopper GPU first."""
 Tensor = Any
 """A torch.Tensor: this project's environment has no PyTorch."""
 
