@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import Launch, Launcher
 
 
-@pytest.fixture(scope="package", autouse=True)
-def without_optimization() -> Iterator[None]:
+@contextmanager
+def _unoptimized() -> Iterator[None]:
     """The compiler of trainers does not optimize: tiny programs run a few times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def without_optimization() -> Iterator[None]:
+    with _unoptimized():
         yield
 
 
@@ -65,7 +72,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     with (shared / "unbroken.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            path.write_text(json.dumps(_unbroken(tmp_path_factory.mktemp("unbroken"))))
+            with _unoptimized():  # fixtures of the session come before those of a package
+                path.write_text(json.dumps(_unbroken(tmp_path_factory.mktemp("unbroken"))))
     return json.loads(path.read_text())
 
 
