@@ -65,6 +65,8 @@ class RunDir:
         self._observers: list[Callable[[Event], None]] = []
         self._saves: SaveAccount | None = None
         """Saves and faults so far; None unless an attempt needs them."""
+        self._held: list[Event] = []
+        """Events that are written before the next one, so that a refused command leaves none."""
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
@@ -116,15 +118,16 @@ class RunDir:
 
         Raises RunRecordError when state.json has a wrong field.
 
-        A `command_started` event marks the time from which the run's time counts again.
+        A `command_started` event marks the time from which the run's time counts again. It is
+        written with the first other event.
         """
         run = cls._open(folder)
         for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
             end_torn_line(folder / name)
         if heard := live.read(folder).heard:
-            run.add_event(LastHeardEvent(time=heard))
+            run._held.append(LastHeardEvent(time=heard))
         run._attempt = run.recorded.of_attempt
-        run.add_event(CommandStartedEvent(time=time.time()))
+        run._held.append(CommandStartedEvent(time=time.time()))
         return run
 
     @classmethod
@@ -238,10 +241,15 @@ class RunDir:
             event = event.stamped(received=received)
         if is_kept(event):
             with self._writing:
-                self._live.on_written(self._events.write(encode(event) + "\n"))
-                self._events.flush()
-                for observer in self._observers:
-                    observer(event)
+                held, self._held = self._held, []
+                for each in (*held, event):
+                    self._write(each)
+
+    def _write(self, event: Event) -> None:
+        self._live.on_written(self._events.write(encode(event) + "\n"))
+        self._events.flush()
+        for observer in self._observers:
+            observer(event)
 
     def usage(self) -> UsageAccount:
         """Returns what the run has used of its hosts until now."""

@@ -85,9 +85,18 @@ def test_a_run_that_is_opened_again_says_when(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     began = time.time()
     with RunDir.open(tmp_path / "run") as run:
-        opened = events(run.folder)[-1]
-    assert opened["event"] == "command_started"
-    assert began <= opened["time"] <= time.time()
+        opened_by = time.time()
+        run.add_event(StepEvent(step=1))
+        *_, opened, step = events(run.folder)
+    assert (opened["event"], step["event"]) == ("command_started", "step")
+    assert began <= opened["time"] <= opened_by
+
+
+def test_a_run_that_is_opened_for_nothing_has_the_same_events(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    before = events(tmp_path / "run")
+    RunDir.open(tmp_path / "run").close()
+    assert events(tmp_path / "run") == before
 
 
 def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
