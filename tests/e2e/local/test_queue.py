@@ -23,7 +23,7 @@ from tests.support.queue_stubs import kill_worker
 from tests.support.sampling import IS_FULL
 
 pytestmark = pytest.mark.slow
-RUNS, KILLS = (200, 20) if IS_FULL else (60, 20)
+RUNS, KILLS = (200, 20) if IS_FULL else (120, 20)
 STUBS_TIMEOUT_S = 170.0
 ONE_HOST = "{accelerator: cpu, hosts: 1, devices_per_host: 1, provider: {kind: local}}"
 NOTHING = "{name: urgent, command: ['true'], priority: 1}"
