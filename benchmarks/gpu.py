@@ -38,7 +38,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_trainer import OutOfMemoryError, PartError, Trainer
+from benchmarks.gpu_trainer import OutOfMemoryError, PartError, Trainer, pytorch_times_s
 
 PARTS = ("product", "bfloat16", "unrolled", "packed", "pytorch", "losses", "fp8")
 BUDGET_S = 480.0
@@ -293,19 +293,7 @@ def _pytorch_step_s(bench: Bench, rows: int) -> float:
         }
     )
     settings.write_text(text, encoding="utf-8")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu_torch", str(settings)],
-            capture_output=True,
-            text=True,
-            timeout=max(1.0, bench.deadline - time.monotonic()),
-        )
-    except subprocess.TimeoutExpired:
-        raise PartError("the time is over") from None
-    if done.returncode:
-        kind = OutOfMemoryError if "OutOfMemoryError" in done.stderr else PartError
-        raise kind(f"exit code {done.returncode}\n{done.stderr[-2000:]}")
-    return statistics.median(json.loads(done.stdout.splitlines()[-1]))
+    return statistics.median(pytorch_times_s(settings, bench.deadline))
 
 
 def _losses(bench: Bench) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A trainer started by hand, for benchmarks/gpu.py: `python -m trainer` in a process of its own."""
+"""What benchmarks/gpu.py measures, in processes of their own: the trainer, and PyTorch."""
 
 import json
 import os
@@ -81,3 +81,23 @@ class Trainer:
 
     def _output(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
+
+
+def pytorch_times_s(settings: Path, deadline: float) -> list[float]:
+    """Runs gpu_torch.py until it ends; returns the seconds of its measured steps.
+
+    `deadline` is one of time.monotonic(). Raises PartError.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu_torch", str(settings)],
+            capture_output=True,
+            text=True,
+            timeout=max(1.0, deadline - time.monotonic()),
+        )
+    except subprocess.TimeoutExpired:
+        raise PartError("the time is over") from None
+    if done.returncode:
+        kind = OutOfMemoryError if "OutOfMemoryError" in done.stderr else PartError
+        raise kind(f"exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
