@@ -216,8 +216,6 @@ def restart(
     with reporting_disk_errors(folder), RunDir.open(folder) as opened:
         if from_queue and opened.recorded.state is not RunState.QUEUED:
             raise RunFolderError(f"{folder}: this run does not wait in a queue")
-        if not options.hot:
-            opened.drop_programs()
         cluster_ref = new_cluster_ref(opened.cluster_ref, *where)
         with chdir(opened.launched_in):
             cluster = find_cluster(cluster_ref.name).value

@@ -98,7 +98,8 @@ def end(given: str, *, agreed: bool, as_json: bool) -> None:
 
     `given` is the name or path of a cluster, or the name of slices. `agreed` skips confirmation.
 
-    Raises UsageError without a confirmation, HostError for what could not be ended.
+    Raises UsageError without a confirmation, ConfigError when there is nothing to end and no
+    cluster of that name, HostError for what could not be ended.
     """
     try:
         with warm.locked(Path(given).stem):
@@ -112,8 +113,9 @@ def end(given: str, *, agreed: bool, as_json: bool) -> None:
 def _end(given: str, agreed: bool, console: Console, errors: Console) -> list[EndedResource]:
     found = to_end(given, lambda text: errors.print(Text(text), soft_wrap=True))
     if not found:
-        console.print(f"{Path(given).stem} was not up")
         _print_others(errors)
+        find_cluster(given)  # a misspelled name must not look like a cluster that has ended
+        console.print(f"{Path(given).stem} was not up")
         return []
     asked = [thing for thing in found if thing.is_asked]
     if asked and not agreed:

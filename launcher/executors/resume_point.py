@@ -64,6 +64,7 @@ def prepare_resume(run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions)
     DoesNotFitError, and InterruptError when a signal ends the check.
     """
     point = plan_resume(run, options.overrides, cluster_ref)
+    point = replace(point, launch=replace(point.launch, hot=options.hot))
     if not point.is_complete:
         _check_budget(point.launch)
     new_secrets.confirm(point.launch.job, run.folder, options.overrides)

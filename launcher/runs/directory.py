@@ -176,10 +176,6 @@ class RunDir:
                 path = folder / f"smaller-{plan.world.processes:04d}.json"
                 replace_file(path, plan.model_dump_json(indent=2))
 
-    def drop_programs(self) -> None:
-        """Removes the compiled programs that the run brings to its hosts, if it has any."""
-        shutil.rmtree(self.folder / kept_programs.IN_RUN, ignore_errors=True)
-
     def _informed(self, plan: BasePlan) -> BasePlan:
         """Returns the plan with the saves and faults so far, if the trainer needs them."""
         if not isinstance(plan, Plan) or plan.save_statistics is None:
@@ -196,6 +192,8 @@ class RunDir:
         self.set_state(RunState.QUEUED, self.recorded.position)
 
     def _keep(self, launch: LaunchSpec) -> None:
+        if not launch.hot:
+            shutil.rmtree(self.folder / kept_programs.IN_RUN, ignore_errors=True)
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
         registry.register(self.folder, job_secrets.names_in_file(launch.job))

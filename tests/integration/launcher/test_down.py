@@ -193,6 +193,15 @@ def test_down_of_absent_cluster_lists_held_ones(
     assert "local was not up" in said.out and held.note.resource_id in said.err
 
 
+def test_down_of_unknown_cluster_is_refused_and_lists_held_ones(
+    api: MemoryApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = held_pod(api, tmp_path)
+    assert end("lokal", agreed=True) == 2
+    said = capsys.readouterr()
+    assert "lokal" in said.err and held.note.resource_id in said.err
+
+
 def test_two_ups_at_once_start_one_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: OwnedCluster
 ) -> None:
@@ -303,7 +312,7 @@ def test_down_by_path_ends_no_warm_cluster_of_another_file_of_that_name(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     warm.keep("pod", SETTINGS, hosts, str(tmp_path / "pod.yaml"))
-    assert end(str(tmp_path / "other" / "pod.yaml"), agreed=True) == OK
+    assert end(str(tmp_path / "other" / "pod.yaml"), agreed=True) == 2
     assert warm.is_up("pod")
     assert ended(lambda: end(str(tmp_path / "pod.yaml"), agreed=True))
     assert not warm.is_up("pod")

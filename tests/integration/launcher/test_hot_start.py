@@ -10,6 +10,7 @@ from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from tests.support.cli import JOB, launch
 from tests.support.launch_plans import COMMAND_JOB
+from trainer.contract.config.loader import ConfigError
 
 KEEP = ["--compile", "--keep"]
 
@@ -66,15 +67,18 @@ def planned(folder: Path) -> LaunchSpec:
     return api.plan(folder / "job.yaml", runs=folder / "runs")
 
 
-def test_a_run_takes_its_programs_along_until_they_are_dropped(folder: Path) -> None:
+def test_a_run_takes_its_programs_along_until_an_attempt_without(folder: Path) -> None:
     (kept := store(folder)).mkdir(parents=True)
     (kept / "0001-0000.bundle").write_bytes(b"program")
     with RunDir.create(planned(folder)) as run:
         brought = run.folder / "programs" / "0001-0000.bundle"
         assert brought.read_bytes() == b"program"
-        run.drop_programs()
-        assert not brought.parent.exists()
-        run.drop_programs()
+    with pytest.raises(ConfigError, match="steps"):
+        api.resume(run.folder, overrides=["steps=none"], hot=False)
+    assert brought.exists()
+    with RunDir.open(run.folder) as run:
+        run.begin(replace(planned(folder), hot=False))
+    assert not brought.parent.exists()
     assert (kept / "0001-0000.bundle").exists()
 
 
