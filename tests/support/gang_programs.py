@@ -1,8 +1,13 @@
-"""Small programs that a gang runs in place of the trainer."""
+"""Small programs that a gang runs in place of the trainer, and what they say."""
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
+from launcher.core.events import Listener
 from launcher.gang.monitor import GangMonitor
+from trainer.contract.protocol.events import Event
+from trainer.contract.protocol.wire import to_wire
 
 SAY = """
 import json, os, sys, time
@@ -44,3 +49,19 @@ class Preparing(GangMonitor):
 
     def wants_standby(self) -> bool:
         return True
+
+
+class Seen(Listener):
+    """What a gang forwarded; events as the fields of their lines."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.lines: list[tuple[int, str]] = []
+        self.react: Callable[[Event], None] = lambda event: None
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(to_wire(event))
+        self.react(event)
+
+    def on_line(self, process: int, line: str) -> None:
+        self.lines.append((process, line))

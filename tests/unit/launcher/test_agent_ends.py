@@ -1,4 +1,4 @@
-"""What the text of Ray's errors says of an agent; real agents are in test_gang.py."""
+"""What the text of Ray's errors says of an agent; real agents are in integration/launcher/gang."""
 
 import pytest
 
