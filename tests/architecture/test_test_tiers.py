@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import GROUPS
 from tests.docs.pages import DOCS
 from tests.support.longest_first import LONG_FILES_S, LONG_PAGES_S
 
@@ -19,6 +20,15 @@ STARTS_PROCESSES = {
     "tests.support.host_programs", "tests.support.launches", "tests.support.processes",
     "tests.support.ray_clusters",
 }  # fmt: skip
+SEARCHED = {
+    "docs": ["docs/"],
+    "faults": ["faults/"],
+    "jobs_api": ["e2e/ray_jobs/"],
+    "scale": ["scale/"],
+    "slow": ["docs/", "e2e/", "integration/"],
+    **{group: ["e2e/", "integration/"] for group in sorted(GROUPS - {"docs", "jobs_api"})},
+}
+"""Folders in which `.ci/run` looks for the tests with a mark."""
 LONGEST_NAME = 70
 NOT_PLAIN = {"anew", "tell", "tells", "told", "who", "whoever"}
 
@@ -49,6 +59,17 @@ def test_tiers_have_the_tests() -> None:
     tiers = {"architecture", "docs", "e2e", "faults", "integration", "scale", "unit"}
     folders = {name.split("/")[0] for name in FILES if "/test_" in f"/{name}"}
     assert folders == tiers
+
+
+@pytest.mark.parametrize("mark", SEARCHED)
+def test_marks_are_in_the_folders_that_ci_searches(mark: str) -> None:
+    of_mark = [
+        name
+        for name, path in FILES.items()
+        if name != "conftest.py" and f"pytest.mark.{mark}" in path.read_text(encoding="utf-8")
+    ]
+    assert of_mark
+    assert not [name for name in of_mark if not name.startswith(tuple(SEARCHED[mark]))]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "/test_" in f"/{name}"])

@@ -135,6 +135,7 @@ def _server_config(folder: Path, ip: str, traces: Traces, variables: dict[str, s
         "UV_OFFLINE": "1",  # what is installed here is in uv's cache
         "UV_CACHE_DIR": uv_cache(),
         "UV_LINK_MODE": "symlink",
+        "UV_COMPILE_BYTECODE": "0",  # two cores compile only what is imported sooner
         "UV_NO_PROGRESS": "1",
         **variables,
     }

@@ -48,7 +48,8 @@ tar -xzf - -C "$new" && {{ mv -T "$new" {place} 2>/dev/null || [ -d {place} ]; }
 MAKE = """
 umask 077; mkdir -p {locks} && cd {code} || exit 1
 export UV_PROJECT_ENVIRONMENT={environment} TMPDIR={locks}
-{uv} sync --locked --no-dev --no-install-project --compile-bytecode --no-progress --quiet \
+export UV_COMPILE_BYTECODE=${{UV_COMPILE_BYTECODE:-1}}
+{uv} sync --locked --no-dev --no-install-project --no-progress --quiet \
  --python {python} {extras} && touch {environment}/{complete}
 """
 
