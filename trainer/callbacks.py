@@ -17,7 +17,7 @@ from trainer.contract.planning.plan import Plan
 from trainer.data.loader import BatchLoader
 from trainer.evaluation.evaluate import Evaluator, combined
 from trainer.evaluation.generate import Sampler
-from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
+from trainer.evaluation.tasks import TaskEvaluator
 from trainer.loop import Callback, StepResult
 from trainer.step.train_step import TrainState
 from trainer.telemetry.events import Events
@@ -50,7 +50,7 @@ class ReportCallback(Callback):
         self._report.step(step, fields)
 
     def on_eval(self, step: int, result: EvalResult) -> None:
-        self._report.evaluation(step, result.evaluation, result.seconds, result.choices)
+        self._report.evaluation(step, result)
 
 
 class CollectionCallback(Callback):
@@ -100,7 +100,7 @@ class ProfileCallback(Callback):
 
 
 class EvalCallback(Callback):
-    """Computes the validation loss of every source, and answers multiple-choice questions."""
+    """Computes the validation loss of every source, and the metrics of tasks."""
 
     def __init__(
         self,
@@ -108,12 +108,11 @@ class EvalCallback(Callback):
         last_step: int,
         loader: BatchLoader,
         evaluator: Evaluator,
-        multiple_choice: MultipleChoiceEvaluator | None,
+        tasks: TaskEvaluator | None,
         events: Events,
     ) -> None:
         self._settings, self._last_step, self._loader = settings, last_step, loader
-        self._evaluator, self._multiple_choice = evaluator, multiple_choice
-        self._events = events
+        self._evaluator, self._tasks, self._events = evaluator, tasks, events
 
     def is_due(self, step: int) -> bool:
         return step % self._settings.every_steps == 0 or step == self._last_step
@@ -129,12 +128,10 @@ class EvalCallback(Callback):
                 for number in range(len(sources))
             ]
             evaluation = combined(found, sources)
-            choices = self._multiple_choice and self._multiple_choice.evaluate(
-                state.weights, self._loader
-            )
-        if not (evaluation or choices):
+            tasks = self._tasks and self._tasks.evaluate(state.weights, self._loader)
+        if not (evaluation or tasks):
             return None
-        return EvalResult(evaluation, choices, time.perf_counter() - begin)
+        return EvalResult(evaluation, tasks, time.perf_counter() - begin)
 
 
 class SampleCallback(Callback):

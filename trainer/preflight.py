@@ -8,9 +8,9 @@ from trainer.contract.config.job import Job
 from trainer.contract.protocol import versions
 from trainer.contract.protocol.events import CheckedEvent, ProgressEvent
 from trainer.contract.records.compatibility import code_of
-from trainer.data import mixture, questions
+from trainer.data import eval_tasks, mixture
+from trainer.data.eval_tasks import EvalTasks
 from trainer.data.mixture import Mixture
-from trainer.data.questions import Questions
 from trainer.data.token_cache import Tokens
 from trainer.telemetry.events import Events
 
@@ -39,21 +39,24 @@ class Inputs:
     """What a process reads of its host before it connects to other processes."""
 
     tokens: Tokens | Mixture
-    asked: Questions | None
+    tasks: EvalTasks | None
     code: str
     """Hash of the code, see `code_of`."""
 
 
 def read_inputs(job: Job, events: Events) -> Inputs:
-    """Reads the job's data and questions. Raises corpus.DataError when that is not possible."""
+    """Reads the job's data and tasks.
+
+    Raises corpus.DataError when that is not possible, and ConfigError for a wrong task file.
+    """
     tokens = prepare_data(job, events)
-    return Inputs(tokens, questions.load(job, tokens.tokenizer), code_of(job))
+    return Inputs(tokens, eval_tasks.load(job, tokens.tokenizer), code_of(job))
 
 
 def check(job: Job, events: Events) -> Inputs:
     """Sends a `checked` event with everything that must be equal on all hosts, and returns it.
 
-    Raises corpus.DataError when the data or the questions cannot be read.
+    Raises what `read_inputs` raises.
     """
     inputs = read_inputs(job, events)
     checked = CheckedEvent(

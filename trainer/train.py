@@ -37,16 +37,16 @@ from trainer.contract.records.compatibility import code_of
 from trainer.contract.records.exclusions import Exclusion, Exclusions
 from trainer.contract.storage.corpus import DataError
 from trainer.data import pipeline
+from trainer.data.eval_tasks import EvalTasks
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
-from trainer.data.questions import Questions
 from trainer.data.token_cache import Tokens
 from trainer.distributed import initialize, mesh, program_exchange
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal, StopVote
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
-from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
+from trainer.evaluation.tasks import TaskEvaluator
 from trainer.integrity.errors import UndecidedError, WrongHostError
 from trainer.integrity.host_check import HostCheck
 from trainer.integrity.replay import Recorder, begin_replay
@@ -79,11 +79,11 @@ def train(
     code = checked.code if checked else code_of(job)
     events.emit(StartedEvent(versions=versions.versions(), code=code))
     inputs = checked or read_inputs(job, events)
-    tokens, asked = inputs.tokens, inputs.asked
+    tokens, tasks = inputs.tokens, inputs.tasks
     _check_corpus(plan, tokens)
     devices = _connect(job, plan, environment, events)
     report = Report(job, environment, run_dir, events)
-    _warn_of_bad_records(tokens, asked, report)
+    _warn_of_bad_records(tokens, tasks, report)
     every = list(devices.devices.flat)
     hot = hot_start.find(run_dir, job, plan, environment.process, every[0])
     if hot.rejection:
@@ -92,7 +92,7 @@ def train(
     programs = executables.kept(job, plan, every, hot.programs, exchange=exchange)
     with closing(report), counting() as counts, programs:
         program = TrainProgram.of(job, plan, devices)
-        run = _Run(environment, run_dir, events, report, plan, tokens, asked, program, counts)
+        run = _Run(environment, run_dir, events, report, plan, tokens, tasks, program, counts)
         loss, text = run.train(stop)
     _finish(job, environment, run_dir, events, loss, text)
 
@@ -107,7 +107,7 @@ class _Run:
     report: Report
     plan: Plan
     tokens: Tokens | Mixture
-    asked: Questions | None
+    tasks: EvalTasks | None
     program: TrainProgram
     counts: Counts
 
@@ -233,8 +233,8 @@ class _Run:
         yield ReportCallback(job, self.plan, loader, report)
         yield ProfileCallback(Profiler(job, self.environment, self.run_dir), events)
         if job.eval:
-            choices = MultipleChoiceEvaluator(program, self.asked) if self.asked else None
-            yield EvalCallback(job.eval, job.last_step, loader, Evaluator(program), choices, events)
+            tasks = TaskEvaluator(program, self.tasks) if self.tasks else None
+            yield EvalCallback(job.eval, job.last_step, loader, Evaluator(program), tasks, events)
         if job.sample and sampler:
             yield SampleCallback(job.sample, job.last_step, sampler, report, events)
         if memory:
@@ -258,8 +258,8 @@ def _connect(job: Job, plan: Plan, environment: Environment, events: Events) -> 
     return devices
 
 
-def _warn_of_bad_records(tokens: Tokens | Mixture, asked: Questions | None, report: Report) -> None:
-    for bad in (tokens.bad, *([asked.bad] if asked else [])):
+def _warn_of_bad_records(tokens: Tokens | Mixture, tasks: EvalTasks | None, report: Report) -> None:
+    for bad in (tokens.bad, *([tasks.bad] if tasks else [])):
         if bad.found:
             report.warn(f"left out: {bad}")
 

@@ -17,6 +17,7 @@ from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
+from trainer.contract.config.task_file import load_tasks
 from trainer.contract.errors import Problem
 from trainer.contract.estimates import host_memory as estimates
 from trainer.contract.estimates.host_check import HostCheckCost, host_check_cost
@@ -228,16 +229,28 @@ def make_launch(
 
 def _plan(job: Job, problem: Callable[[str, str], Problem], world: World) -> Plan:
     """Plans a job. Raises ConfigError with the key and location of everything that does not fit."""
-    data = job.data
+    data, problems = job.data, _task_problems(job)
     try:
         seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
         corpus_seen = Corpus(source=data.source, sha256=seen_here)
         plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters, teacher_model)
     except planner.PlanError as error:
-        raise ConfigError([problem(*one) for one in error.problems]) from error
+        of_job = [problem(*one) for one in error.problems]
+        raise ConfigError([*of_job, *problems]) from error
     except StorageError as error:
         raise ConfigError([str(error)]) from error
+    if problems:
+        raise ConfigError(problems)
     return _with_memory_warning(job, plan)
+
+
+def _task_problems(job: Job) -> Sequence[Problem]:
+    """Returns what is wrong with the task files of a job."""
+    try:
+        load_tasks(job)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:

@@ -25,6 +25,7 @@ from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Deadlines, Job
 from trainer.contract.config.presets import PRESETS
+from trainer.contract.config.task_file import TaskFile
 from trainer.contract.planning.sharding_rules import MESH_AXES, RULES
 from trainer.contract.protocol import environment
 
@@ -53,6 +54,8 @@ def _completed(given: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
     """Returns the schema of an example, and the example with the keys that it leaves out."""
     if "command" in given:
         return CommandJob, {"name": "example", **given}
+    if "dataset_path" in given:
+        return TaskFile, given
     if isinstance(given.get("steps"), list):
         return Flow, {"name": "example", **given}
     if given.keys() <= Cluster.model_fields.keys() and "steps" not in given:

@@ -21,7 +21,7 @@ from trainer.contract.storage.retries import Patience
 from trainer.data import readers
 from trainer.data.chat import Chats, Conversation
 from trainer.data.preference import Pair, Preferences
-from trainer.data.readers import array_records, parquet_rows
+from trainer.data.readers import BadRecordError, array_records, parquet_rows
 from trainer.data.tokenizer import Span
 
 if sys.version_info >= (3, 14):
@@ -75,6 +75,14 @@ class BadRecords:
         """Adds a record. Raises DataError when more are left out than allowed."""
         self.found.append(one)
         self.check()
+
+    @contextmanager
+    def left_out(self, place: str) -> Iterator[None]:
+        """Adds a record whose use raises BadRecordError. Raises DataError as `add` does."""
+        try:
+            yield
+        except BadRecordError as error:
+            self.add(f"{place}: {error}")
 
     def check(self) -> None:
         """Raises DataError when more records are left out than allowed."""

@@ -5,7 +5,7 @@ dims in array names are those of trainer/model/__init__.py.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -109,15 +109,18 @@ class BatchLoader:
         for block in pipeline.held_out_batches(tokens, data, batches, self._block):
             yield self._placed(block, grad_accum_steps)
 
-    def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
-        """Yields global batches of these examples in order; padding has the number -1."""
-        size, (index, count) = self._job.data.global_batch, self._block
-        padding = examples[0]._replace(
-            weights=np.zeros_like(examples[0].weights), examples=np.int32(-1)
-        )
-        full = [*examples, *[padding] * (-len(examples) % size)]
-        for start in range(index * size // count, len(full), size):
-            block = stack(full[start : start + size // count])
+    def given(self, count: int, example: Callable[[int], Batch]) -> Iterator[Batch]:
+        """Yields global batches of `count` examples in order, each made when it is needed.
+
+        Padding has the number -1.
+        """
+        size, (index, blocks) = self._job.data.global_batch, self._block
+        real = example(0)
+        padding = real._replace(weights=np.zeros_like(real.weights), examples=np.int32(-1))
+        here = range(index * size // blocks, (index + 1) * size // blocks)
+        for first in range(0, count, size):
+            numbers = [first + row for row in here]
+            block = stack([example(n) if n < count else padding for n in numbers])
             yield self._placed(block, self._split.grad_accum_steps)
 
     def examples(self, step: int) -> int:

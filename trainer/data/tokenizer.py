@@ -30,6 +30,10 @@ class Tokenizer(Protocol):
         """Encodes each text, on all cores where that is faster."""
         ...
 
+    def encode_with_template(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
+        """Encodes each text with the special tokens that Hugging Face adds by default."""
+        ...
+
     def encode_answers(
         self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
     ) -> Iterator[np.ndarray]:
@@ -56,6 +60,9 @@ class Bytes:
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
         return map(self.encode, texts)
 
+    def encode_with_template(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
+        return self.encode_all(texts)
+
     def encode_answers(
         self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
     ) -> Iterator[np.ndarray]:
@@ -72,7 +79,7 @@ def _is_byte(token: int) -> bool:
 
 
 class FromFile:
-    """A Hugging Face tokenizer, without the special tokens that its template would add.
+    """A Hugging Face tokenizer, mostly without the special tokens that its template would add.
 
     Invalid UTF-8 in a text is read as U+FFFD.
     """
@@ -83,9 +90,10 @@ class FromFile:
         self._rust = Rust.from_str(content)
         self._rust.no_truncation()
         self._rust.no_padding()
-        # It would add the template's tokens, and trim spaces from the offsets of other tokens.
+        self._template = self._rust.post_processor
+        # It would trim spaces from the offsets of tokens.
         self._rust.post_processor = None
-        self.eos_id = found.eos_id
+        self.eos_id, self._eos_token = found.eos_id, found.eos_token
         self.dtype = np.uint16 if found.size <= 1 << 16 else np.uint32
 
     def encode(self, text: bytes) -> np.ndarray:
@@ -96,6 +104,15 @@ class FromFile:
         decoded = list(map(_decoded, texts))
         for encoded in self._rust.encode_batch_fast(decoded, add_special_tokens=False):
             yield np.array([self.eos_id, *encoded.ids], self.dtype)
+
+    def encode_with_template(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
+        decoded = list(map(_decoded, texts))
+        found = self._rust.encode_batch(decoded, add_special_tokens=False)
+        for text, encoded in zip(decoded, found, strict=True):
+            # The harness adds no separator to a text that begins with one.
+            if self._template and not text.startswith(self._eos_token):
+                encoded = self._template.process(encoded, None, True)
+            yield np.array(encoded.ids, self.dtype)
 
     def encode_answers(
         self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]

@@ -87,30 +87,56 @@ def loss_and_load(
         return balancing + total, None if balance is None else balance.load
 
 
-def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
-    """Returns the sum over each row's targets of weight times cross-entropy, in nats, (B,).
+def likelihoods_by_row(
+    model: Decoder | nnx.Module, batch: Batch
+) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the log-likelihood of each row's targets, in nats, and whether all are likeliest.
 
-    Without dropout. A gradient computes the logits again instead of keeping them.
+    Both are (B,), and only of targets with weight 1. Without dropout. The second is None for a
+    custom model, which computes only losses.
     """
-    return jnp.sum(losses_by_target(model, batch), axis=1)
+    if not isinstance(model, Decoder):
+        return -jnp.sum(custom_losses(model, batch), axis=1), None
+
+    def score(logits_RTV: jax.Array, targets_RT: jax.Array, weights_RT: jax.Array) -> Any:
+        is_less_likely_RT = _target_logits(logits_RTV, targets_RT) < jnp.max(logits_RTV, axis=-1)
+        return (
+            cross_entropy(logits_RTV, targets_RT) * weights_RT,
+            is_less_likely_RT & (weights_RT > 0),
+        )
+
+    losses_BS, is_less_likely_BS = _by_target(model, batch, score)
+    return -jnp.sum(losses_BS, axis=1), ~jnp.any(is_less_likely_BS, axis=1)
 
 
 def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
-    """Returns weight times cross-entropy of each target, in nats, (B, S); see `losses_by_row`."""
+    """Returns weight times cross-entropy of each target, in nats, (B, S).
+
+    Without dropout. A gradient computes the logits again instead of keeping them.
+    """
     if not isinstance(model, Decoder):
         return custom_losses(model, batch)
+
+    def score(logits_RTV: jax.Array, targets_RT: jax.Array, weights_RT: jax.Array) -> jax.Array:
+        return cross_entropy(logits_RTV, targets_RT) * weights_RT
+
+    return _by_target(model, batch, score)
+
+
+def _by_target(model: Decoder, batch: Batch, score: Callable[..., Any]) -> Any:
+    """Returns what `score` computes of logits (R, T, V), targets and weights, as (B, S)."""
     features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
     with jax.named_scope("loss"):
         kernel_RDV = model.output_kernels(model.output_kernel)
 
-        def one_chunk(_: None, chunk: tuple[jax.Array, Rest]) -> tuple[None, jax.Array]:
+        def one_chunk(_: None, chunk: tuple[jax.Array, Rest]) -> tuple[None, Any]:
             x_RTD, (targets_RT, weights_RT, _no_teacher) = chunk
-            return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
+            return None, score(model.logits(x_RTD, kernel_RDV), targets_RT, weights_RT)
 
-        _, losses_IRT = _loop(model)(
+        _, found_IRT = _loop(model)(
             jax.checkpoint(one_chunk), None, _chunks(model, features_BSD, batch)
         )
-        return _by_row(losses_IRT, batch.tokens.shape)
+        return jax.tree.map(lambda x_IRT: _by_row(x_IRT, batch.tokens.shape), found_IRT)
 
 
 def _loop(model: Decoder) -> Callable[..., Any]:
@@ -206,12 +232,17 @@ def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 
     References:
         z-loss: PaLM, section 5, https://arxiv.org/abs/2204.02311
     """
-    is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
-    target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
+    target_RT = _target_logits(logits_RTV, targets_RT)
     log_sum_RT = jax.nn.logsumexp(logits_RTV, axis=-1)
     if z_loss == 0:
         return log_sum_RT - target_RT
     return log_sum_RT - target_RT + _gradient_only(z_loss * log_sum_RT**2)
+
+
+def _target_logits(logits_RTV: jax.Array, targets_RT: jax.Array) -> jax.Array:
+    """Returns the logit of each target, (R, T)."""
+    is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
+    return jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
 
 
 def _gradient_only(x: jax.Array) -> jax.Array:

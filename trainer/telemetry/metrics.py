@@ -63,11 +63,21 @@ class MultipleChoiceResult:
 
 
 @dataclass(frozen=True)
+class TaskResults:
+    """Metrics of the tasks of an evaluation."""
+
+    choices: MultipleChoiceResult | None
+    """Those of `eval.multiple_choice`; None without it."""
+    metrics: Mapping[str, float]
+    """Name of a task, a slash, and name of a metric -> its value, for `eval.tasks`."""
+
+
+@dataclass(frozen=True)
 class EvalResult:
     """Results of one evaluation; None for a kind that the job or its data does not have."""
 
     evaluation: Evaluation | None
-    choices: MultipleChoiceResult | None
+    tasks: TaskResults | None
     seconds: float
 
     @property
@@ -183,15 +193,10 @@ class Report:
         self._emit(event)
         self.print_line(f"check of hosts: {message}")
 
-    def evaluation(
-        self,
-        step: int,
-        evaluation: Evaluation | None,
-        took_s: float,
-        choices: MultipleChoiceResult | None = None,
-    ) -> None:
-        """Reports the losses on held-out data and the multiple-choice results, if there are any."""
+    def evaluation(self, step: int, result: EvalResult) -> None:
+        """Reports the losses on held-out data and the results of tasks, if there are any."""
         numbers, text = dict[str, Any](), f"step {step}/{self._job.last_step}"
+        evaluation, tasks = result.evaluation, result.tasks
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
             loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
@@ -201,18 +206,21 @@ class Report:
                 numbers |= {"eval_perplexity": perplexity}
                 text += f"  perplexity {perplexity:.3f}"
             text += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
-        if choices:
-            numbers |= asdict(choices)
-            text += f"  accuracy {choices.accuracy:.2%}"
-            text += f"  normalized by length {choices.accuracy_normalized:.2%}"
+        if tasks and tasks.choices:
+            numbers |= asdict(tasks.choices)
+            text += f"  accuracy {tasks.choices.accuracy:.2%}"
+            text += f"  normalized by length {tasks.choices.accuracy_normalized:.2%}"
+        metrics = tasks.metrics if tasks else {}
+        text += "".join(f"  {name} {one:.4f}" for name, one in metrics.items())
         line: dict[str, Any] = {
             "step": step,
             **numbers,
             **({"eval_losses": losses} if losses else {}),
+            **({"tasks": metrics} if metrics else {}),
         }
-        self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
-        self._show(step, numbers)
-        self._events.emit(EvalEvent(**line, evaluation_s=took_s))
+        self._file.write({**line, "evaluation_s": result.seconds, "attempt": self._attempt})
+        self._show(step, {**numbers, **metrics})
+        self._events.emit(EvalEvent(**line, evaluation_s=result.seconds))
         self.print_line(text)
 
     def sampled(self, step: int, text: str) -> None:

@@ -14,9 +14,11 @@ from tests.support.harness import Bench, bench
 from tests.support.jobs import job_of
 from trainer.contract.config.job import Job
 from trainer.contract.storage.corpus import DataError
-from trainer.data.questions import Question, load
+from trainer.data.eval_tasks import load
+from trainer.data.questions import METRICS
+from trainer.data.requests import Item, Request, Task
 from trainer.data.tokenizer import BYTES
-from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator, judged
+from trainer.evaluation.tasks import TaskEvaluator, measured
 from trainer.telemetry.metrics import MultipleChoiceResult
 
 ASKED = [
@@ -34,12 +36,15 @@ def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
     return job_of(eval={"multiple_choice": {"path": str(path)}}, **changes)
 
 
-def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
+def evaluator(made: Bench) -> TaskEvaluator:
     asked = load(made.program.job, BYTES)
     assert asked
+    return TaskEvaluator(made.program, asked)
+
+
+def answered(made: Bench) -> MultipleChoiceResult | None:
     with jax.set_mesh(made.program.mesh):
-        evaluator = MultipleChoiceEvaluator(made.program, asked)
-        return evaluator.evaluate(params or made.initial().params, made.loader)
+        return evaluator(made).evaluate(made.initial().params, made.loader).choices
 
 
 def by_hand(made: Bench) -> list[list[float]]:
@@ -78,16 +83,9 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     right = [record["answer"] for record in ASKED]
     shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
     assert answered(made) == MultipleChoiceResult(*map(float, shares))
-    asked = load(made.program.job, BYTES)
-    assert asked
     with jax.set_mesh(made.program.mesh):
-        evaluator = MultipleChoiceEvaluator(made.program, asked)
-        (numbers, ours), (more, rest) = (
-            jax.device_get(evaluator._score(made.initial().params, batch))
-            for batch in made.loader.given(asked.examples)
-        )
-    assert [*numbers[0], *more[0]] == [*range(13), -1, -1, -1]
-    np.testing.assert_allclose([*ours[0], *rest[0]][:13], list(itertools.chain(*scores)), rtol=1e-4)
+        ours, _ = evaluator(made).likelihoods(made.initial().params, made.loader)
+    np.testing.assert_allclose(ours, list(itertools.chain(*scores)), rtol=1e-4)
 
 
 def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -> None:
@@ -97,8 +95,12 @@ def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -
 
 
 def test_likeliest_choice_and_likeliest_for_its_length_differ() -> None:
-    asked = [Question("", ("ab", "abcd"), 1), Question("", ("a", "b", "c"), 2)]
-    assert judged(asked, np.array([-2.0, -3.0, -1.0, -1.0, -0.5])) == MultipleChoiceResult(0.5, 1.0)
+    nothing = Request("", "")
+    two = Item("", [nothing] * 2, ("ab", "abcd"), [1])
+    three = Item("", [nothing] * 3, ("a", "b", "c"), [2])
+    task = Task("", "", "", METRICS, [two, three])
+    scores = np.array([-2.0, -3.0, -1.0, -1.0, -0.5])
+    assert measured(task, scores, scores > 0) == {"acc": 0.5, "acc_norm": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_bad_question_is_reported_with_file_and_line(tmp_path: Path, record: Any
     assert "questions.jsonl:2: " in str(told.value) and why in str(told.value)
     allowing = job(tmp_path, [ASKED[0], record], data={"max_bad_records": 1})
     found = load(allowing, BYTES)
-    assert found and len(found.every) == len(found.bad.found) == 1
+    assert found and len(found.tasks[0].items) == len(found.bad.found) == 1
 
 
 def test_missing_file_or_file_without_question_is_reported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.planning.planner import TrainingLaunch, make_launch
 from launcher.planning.spec import LaunchSpec
 from tests.support.worlds import tiny_job
-from trainer.contract.config.loader import Loaded
+from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.planning.save_interval import HOST_MTBF_S, LONGEST_S
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
 
@@ -71,6 +71,19 @@ def test_each_host_has_two_slots_for_itself_and_two_for_a_neighbor() -> None:
     a_host = sharded.checkpoint_bytes / sharded.plan.world.processes
     assert sharded.in_memory_bytes == pytest.approx(4 * a_host, abs=4.2 * 2**20)
     assert sharded.environment(0)[HOST_MEMORY_BYTES] == str(sharded.in_memory_bytes)
+
+
+def test_problems_of_task_files_and_of_the_job_are_reported_together(tmp_path: Path) -> None:
+    task = tmp_path / "task.yaml"
+    task.write_text("task: mine\ndataset_path: hub\n")
+    with pytest.raises(ConfigError) as raised:
+        launch_of("/job", None, eval={"tasks": [str(task)]}, mesh={"tensor": 3})
+    of_job, *of_task = raised.value.problems
+    assert (of_job.file, of_job.key) == ("job.yaml", "mesh")
+    assert str(of_task[0]) == f"{task}:2: dataset_path: 'hub' is not one of json"
+    assert {one.key for one in of_task[1:]} == {
+        "dataset_kwargs", "output_type", "doc_to_text", "doc_to_target"
+    }  # fmt: skip
 
 
 def test_a_job_without_in_memory_checkpoints_needs_no_memory_for_them() -> None:

@@ -8,7 +8,7 @@ from tensorboardX.proto import event_pb2
 from tests.support.jobs import job_of
 from trainer.distributed.process_env import Environment
 from trainer.telemetry.events import Events
-from trainer.telemetry.metrics import Evaluation, Report
+from trainer.telemetry.metrics import EvalResult, Evaluation, Report, TaskResults
 
 
 def _report(folder, process=0, **changes):
@@ -36,12 +36,13 @@ def test_it_has_the_numbers_the_samples_and_the_job(tmp_path):
         loss = {"loss": 4.0 - step, "learning_rate": 0.5, "tokens_per_s": 1.0, "examples": "ff"}
         report.step(step, loss)
     report.sampled(2, "def f():")
-    report.evaluation(3, Evaluation(0.5), took_s=1.0)
+    report.evaluation(3, EvalResult(Evaluation(0.5), TaskResults(None, {"a/acc": 0.25}), 1.0))
     report.finished("def g():")
     report.close()
     shown = {(step, name.removesuffix("/text_summary")): v for step, name, v in _values(tmp_path)}
     assert [shown[step, "loss"] for step in (1, 2, 3)] == [3, 2, 1]
-    assert shown[3, "eval_loss"] == 0.5 and (3, "examples") not in shown
+    assert (shown[3, "eval_loss"], shown[3, "a/acc"]) == (0.5, 0.25)
+    assert (3, "examples") not in shown
     assert (shown[2, "sample"], shown[3, "sample"]) == ("    def f():", "    def g():")
     assert "name: tiny" in shown[1, "job"]
 

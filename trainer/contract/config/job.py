@@ -80,7 +80,7 @@ class MultipleChoice(Section):
 
 
 class Eval(Section):
-    """The schedule of evaluations: validation loss, and multiple choice when it is set."""
+    """The schedule of evaluations: validation loss, multiple choice and tasks."""
 
     every_steps: Positive = Field(
         default=100,
@@ -92,6 +92,12 @@ class Eval(Section):
     )
     multiple_choice: MultipleChoice | None = Field(
         default=None, description="Questions that every evaluation asks. null: none."
+    )
+    tasks: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(),
+        strict=False,
+        description="Task files (YAML) of lm-evaluation-harness, the same on all hosts, whose "
+        "metrics every evaluation reports.",
     )
 
 

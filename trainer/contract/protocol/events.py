@@ -241,6 +241,8 @@ class EvalEvent(Event):
     """Share of the multiple-choice questions that are answered correctly, from 0 to 1."""
     accuracy_normalized: float | None = None
     """The same when a choice counts by its log-likelihood per character."""
+    tasks: Mapping[str, float] | None = None
+    """Metrics of `eval.tasks`: name of the task, a slash, and name of the metric -> its value."""
     evaluation_s: float | None = None
     """Seconds that it took."""
 
