@@ -13,6 +13,8 @@ from trainer.contract.planning.plan import Plan
 FEWEST_POINTS, MOST_POINTS, POINTS_IN_ALL = 20, 2000, 45_000
 """Limits on the points of a curve, and about the number of points on a page."""
 BOUND = "bound of the plan"
+TASKS = "tasks"
+"""Key of a line with the metrics of `eval.tasks`."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class Metric:
     """Whether the run watches it for spikes."""
     unit: str = ""
     """`s` for a time, `%` for a share, "" for another rate."""
+    is_of_task: bool = False
+    """Whether it is a metric of `eval.tasks`, as `task/metric`."""
+
+    def curve(self, record: RunRecord) -> Curve:
+        """Returns its values in a run."""
+        lines = record.metrics
+        if self.is_of_task:
+            lines = [{"step": line["step"], **_of_tasks(line)} for line in lines]
+        return Curve.of(lines, self.name)
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,18 @@ class SpeedRow:
         return f"{value:,.3g} s" if self.unit == "s" else f"{value:,.0f}"
 
 
+def of_tasks(records: Sequence[RunRecord]) -> list[ChartSpec]:
+    """Returns a chart for each metric of the runs' tasks, with a line for each task."""
+    names = dict.fromkeys(
+        name for one in records for line in one.metrics for name in _of_tasks(line)
+    )
+    tasks: dict[str, list[Metric]] = {}
+    for name in names:
+        task, _, metric = name.rpartition("/")
+        tasks.setdefault(metric, []).append(Metric(name, task, is_sparse=True, is_of_task=True))
+    return [ChartSpec(f"Tasks: {metric}", "", tuple(of)) for metric, of in tasks.items()]
+
+
 def charts(specs: Sequence[ChartSpec], records: Sequence[RunRecord]) -> list[Chart]:
     """Returns the charts that have data."""
     found = [Chart(spec, list(_lines(spec, records))) for spec in specs]
@@ -186,6 +209,11 @@ def _speed_row(
     )
 
 
+def _of_tasks(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = line.get(TASKS)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _lines(spec: ChartSpec, records: Sequence[RunRecord]) -> Iterator[Line]:
     """Yields the lines of a chart, run by run. Those of several runs begin with the run's name."""
     limit = points(len(records))
@@ -194,7 +222,7 @@ def _lines(spec: ChartSpec, records: Sequence[RunRecord]) -> Iterator[Line]:
         is_alone = len(spec.metrics) == 1
         best = plan_bounds(record)
         for metric in spec.metrics:
-            curve = Curve.of(record.metrics, metric.name)
+            curve = metric.curve(record)
             if not curve.known:
                 continue
             kind = "points" if metric.is_sparse else "line"

@@ -101,7 +101,7 @@ def report(records: Sequence[RunRecord], now: float, verdicts: Sequence[str] = (
     """Returns the page of one or more runs, with sentences that compare them."""
     characters = min(CHARACTERS, CHARACTERS_OF_RUNS // len(records))
     columns = min(COLUMNS, COLUMNS_OF_RUNS // len(records))
-    learning = charts.charts(charts.LEARNING, records)
+    learning = charts.charts([*charts.LEARNING, *charts.of_tasks(records)], records)
     speed = charts.charts(charts.SPEED, records)
     data = {f"chart-{n}": chart.as_json() for n, chart in enumerate([*learning, *speed])}
     views = [_view(n, record, characters, columns) for n, record in enumerate(records)]

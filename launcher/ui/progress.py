@@ -306,6 +306,8 @@ def print_summary(
         line.append(f", held-out loss {last_eval.eval_loss:.4f}", style="not bold default")
     if last_eval.accuracy is not None:
         line.append(f", accuracy {last_eval.accuracy:.1%}", style="not bold default")
+    for name, value in (last_eval.tasks or {}).items():
+        line.append(f", {name} {value:.4f}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line, soft_wrap=True)

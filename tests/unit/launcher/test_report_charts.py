@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.report.charts import LEARNING, SPEED, Chart, charts, points, speed_rows
+from launcher.report.charts import LEARNING, SPEED, Chart, charts, of_tasks, points, speed_rows
 from launcher.runs.run_record import RunRecord
 from tests.support.llama_jobs import CORPUS, found, job_of, world_of
 from tests.support.run_records import record_of
@@ -39,6 +39,24 @@ def test_training_and_evaluation_share_the_chart_of_the_loss() -> None:
     assert [(line.label, line.kind) for line in chart.lines] == [
         ("training", "line"), ("evaluation", "points")
     ]  # fmt: skip
+
+
+def test_each_metric_of_tasks_has_a_chart_with_a_line_for_each_task() -> None:
+    metrics = [
+        {"step": 2, "attempt": 1, "tasks": {"arc/acc": 0.25, "arc/acc_norm": 0.5, "qa/acc": 0.75}},
+        {"step": 4, "attempt": 1, "tasks": {"arc/acc": 0.5, "arc/acc_norm": 0.5, "qa/acc": 1.0}},
+    ]
+    records = [record_of(metrics=[*steps(4, loss=2.0), *metrics])]
+    shown = {
+        (chart.spec.title, line.label, line.kind): (line.curve.steps, line.curve.values)
+        for chart in charts(of_tasks(records), records)
+        for line in chart.lines
+    }
+    assert shown == {
+        ("Tasks: acc", "arc", "points"): ([2, 4], [0.25, 0.5]),
+        ("Tasks: acc", "qa", "points"): ([2, 4], [0.75, 1.0]),
+        ("Tasks: acc_norm", "arc", "points"): ([2, 4], [0.5, 0.5]),
+    }
 
 
 def test_spikes_are_marked_where_the_curve_no_longer_has_them() -> None:
