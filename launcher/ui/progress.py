@@ -306,11 +306,12 @@ def print_summary(
         line.append(f", held-out loss {last_eval.eval_loss:.4f}", style="not bold default")
     if last_eval.accuracy is not None:
         line.append(f", accuracy {last_eval.accuracy:.1%}", style="not bold default")
-    for name, value in (last_eval.tasks or {}).items():
-        line.append(f", {name} {value:.4f}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line, soft_wrap=True)
+    if last_eval.tasks:
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in last_eval.tasks.items())
+        console.print(Text(plain(f"tasks: {metrics}")), soft_wrap=True)
     console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)

@@ -122,7 +122,7 @@ def _encoded(task: Task, encoder: Tokenizer, seq_len: int, bad: BadRecords) -> t
             items.append(item)
             rows += [row[-seq_len - 1 :] for row in of_item]
     if not items:
-        raise DataError(f"{task.key}: {task.source} contains no question")
+        raise DataError(f"{task.key}: {task.source} has no record to evaluate")
     return replace(task, items=items), rows
 
 

@@ -1,6 +1,7 @@
 """The examples before a record of a task: those that lm-evaluation-harness chooses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from random import Random
 
 from trainer.contract.config.loader import Loaded
@@ -25,23 +26,25 @@ class FewShot:
 
     def before(self, record: Record) -> Sequence[Record]:
         """Returns the examples of a record. Raises DataError when there are too few."""
+        number = self._number
+        if not number:
+            return []
         if self._task.value.fewshot_config.sampler == "first_n":
-            return self._checked(self._others(record), self._number)[: self._number]
-        if not (self._number and self._task.value.leaves_out_record):
-            return self._drawn(self._pool, self._number)
+            return self._checked(list(islice(self._others(record), number)), number)
+        if not self._task.value.leaves_out_record:
+            return self._drawn(self._pool, number)
         # One more is drawn, in case the record is among them; copies of it may be, too.
-        found = [one for one in self._drawn(self._pool, self._number + 1) if one != record]
-        if len(found) < self._number:
-            return self._drawn(self._others(record), self._number)
-        return found[: self._number]
+        found = [one for one in self._drawn(self._pool, number + 1) if one != record]
+        if len(found) < number:
+            return self._drawn(list(self._others(record)), number)
+        return found[:number]
+
+    def _others(self, record: Record) -> Iterator[Record]:
+        leaves_out = self._task.value.leaves_out_record
+        return (one for one in self._pool if not (leaves_out and one == record))
 
     def _drawn(self, pool: Sequence[Record], number: int) -> Sequence[Record]:
         return self._random.sample(self._checked(pool, number), number)
-
-    def _others(self, record: Record) -> Sequence[Record]:
-        if not self._task.value.leaves_out_record:
-            return self._pool
-        return [one for one in self._pool if one != record]
 
     def _checked(self, pool: Sequence[Record], number: int) -> Sequence[Record]:
         if number > len(pool):

@@ -211,7 +211,7 @@ class Report:
             text += f"  accuracy {tasks.choices.accuracy:.2%}"
             text += f"  normalized by length {tasks.choices.accuracy_normalized:.2%}"
         metrics = tasks.metrics if tasks else {}
-        text += "".join(f"  {name} {one:.4f}" for name, one in metrics.items())
+        text += "".join(f"  {name} {one:.4g}" for name, one in metrics.items())
         line: dict[str, Any] = {
             "step": step,
             **numbers,

@@ -128,7 +128,7 @@ def test_bad_question_is_reported_with_file_and_line(tmp_path: Path, record: Any
 
 
 def test_missing_file_or_file_without_question_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"multiple_choice\.path: .* contains no question"):
+    with pytest.raises(DataError, match=r"multiple_choice\.path: .* has no record to evaluate"):
         load(job(tmp_path, []), BYTES)
     wanted = job(tmp_path)
     (tmp_path / "questions.jsonl").unlink()

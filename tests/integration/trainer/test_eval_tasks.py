@@ -144,7 +144,7 @@ def test_too_few_examples_are_reported_with_the_tasks_line(tmp_path: Path) -> No
 def test_missing_records_are_reported_with_the_jobs_key(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"eval\.tasks\.0: .*other\.jsonl cannot be read"):
         load(tmp_path, [RECORD], {"dataset_kwargs": {"data_files": {"test": "other.jsonl"}}})
-    with pytest.raises(DataError, match=r"eval\.tasks\.0: .*made\.yaml contains no question"):
+    with pytest.raises(DataError, match=r"eval\.tasks\.0: .*made\.yaml has no record to evaluate"):
         load(tmp_path, [], {})
 
 

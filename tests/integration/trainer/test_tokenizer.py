@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from tests.support.gang import run
 from tests.support.jobs import corpus_of, job_of, world_of
@@ -39,6 +39,23 @@ def test_text_becomes_the_tokens_of_the_file_and_text_again(tmp_path: Path) -> N
 def test_text_that_is_no_utf_8_is_read_all_the_same(tmp_path: Path) -> None:
     ours = tokenizer.of(data(make(tmp_path)))
     assert ours.decode(ours.encode(b"a \xff cat")[1:].tolist()) == "a \ufffd cat"
+
+
+def test_special_tokens_are_those_of_the_file_where_they_are_wanted(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    without = tokenizer.of(data(path))
+    theirs = Tokenizer.from_file(str(path))
+    single = f"{END} $A {END}"
+    theirs.post_processor = processors.TemplateProcessing(  # type: ignore[misc]
+        single=single, special_tokens=[(END, theirs.token_to_id(END))]
+    )
+    theirs.save(str(path))
+    ours, texts = tokenizer.of(data(path)), [TEXTS[0].encode(), f"{END}a cat".encode()]
+    first, second = (tokens.tolist() for tokens in ours.encode_with_template(texts))
+    assert first == theirs.encode(TEXTS[0]).ids
+    assert second == theirs.encode(f"{END}a cat", add_special_tokens=False).ids
+    (plain,) = without.encode_with_template(texts[:1])
+    assert plain.tolist() == first[1:-1] == ours.encode(texts[0])[1:].tolist()
 
 
 def test_large_vocabularies_have_wider_tokens(tmp_path: Path) -> None:

@@ -90,7 +90,9 @@ def test_messages_have_both_values() -> None:
         "set checkpoint.on_data_change=continue to resume with the new data",
     ]
     found = compare(about_of(BASE), changed(eval=None), None)
-    assert found.notes == ["eval: {every_steps: 100, batches: 8, multiple_choice: null} -> null"]
+    assert found.notes == [
+        "eval: {every_steps: 100, batches: 8, multiple_choice: null, tasks: []} -> null"
+    ]
 
 
 def test_another_corpus_is_an_error_and_an_unseen_one_is_not() -> None:

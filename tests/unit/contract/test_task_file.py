@@ -32,6 +32,8 @@ doc_to_choice: [1]
 dataset_kwargs: {data_files: 3}
 filter_list: []
 num_fewshot: -1
+fewshot_config: {sampler: balanced, split: dev}
+gen_prefix: "Answer:"
 metric_list:
   - metric: exact_match
   - {metric: acc, aggregation: perplexity}
@@ -98,8 +100,11 @@ def test_all_that_is_not_supported_is_reported_at_once(tmp_path: Path) -> None:
         "0.yaml:11: filter_list: not supported: only likelihoods are compared, and no text is "
         "generated. Remove this key",
         "0.yaml:12: num_fewshot: expected a whole number of at least 0 or null, found -1",
-        "0.yaml:14: metric_list.0.metric: 'exact_match' is not one of acc, acc_norm, perplexity",
-        "0.yaml:15: metric_list.1.aggregation: expected mean for acc, found perplexity",
+        "0.yaml:13: fewshot_config.sampler: 'balanced' is not one of default, first_n",
+        "0.yaml:13: fewshot_config.split: not supported. Set fewshot_split",
+        "0.yaml:14: gen_prefix: not supported. Remove this key",
+        "0.yaml:16: metric_list.0.metric: 'exact_match' is not one of acc, acc_norm, perplexity",
+        "0.yaml:17: metric_list.1.aggregation: expected mean for acc, found perplexity",
         "1.yaml:3: dataset_kwargs: no split to evaluate. Set test_split or validation_split",
         "1.yaml:4: output_type: multiple_choice needs choices. Set doc_to_choice",
         "1.yaml:7: fewshot_split: expected a split of dataset_kwargs.data_files (train), "

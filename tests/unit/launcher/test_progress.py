@@ -120,13 +120,13 @@ def test_warnings_of_any_host_are_shown(launch: LaunchSpec) -> None:
 def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     display.on_event(step(1))
-    tasks = {"arc_easy/acc": 0.25}
+    tasks = {"arc_easy/acc": 0.25, "lambada/perplexity": 1.5e6}
     display.on_event(EvalEvent(process=0, step=300, eval_loss=1.5, tasks=tasks))
     display.on_event(FinishedEvent(process=0, loss=1.25, sample="def f(): pass"))
     print_summary(display._console, launch, display, seconds=125.0)
-    losses = ("4.0000 -> 1.2500", "held-out loss 1.5000")
-    for part in ("in 2:05", *losses, "arc_easy/acc 0.2500", "def f(): pass"):
+    for part in ("in 2:05", "4.0000 -> 1.2500", "held-out loss 1.5000", "def f(): pass"):
         assert part in text.getvalue()
+    assert "\ntasks: arc_easy/acc 0.25, lambada/perplexity 1.5e+06\n" in text.getvalue()
     assert str(launch.run_dir) in text.getvalue().replace("\n", "")
 
 

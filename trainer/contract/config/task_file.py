@@ -38,6 +38,7 @@ METRICS: Mapping[str, Mapping[str, str]] = {
 """Metrics of each type of output, by default all of them, and how their values are aggregated."""
 TRAIN = "train"
 """The split of data files that are given without one."""
+_NO = "not supported. Remove this key"
 _CODE = "runs code of its own, which is not supported. Write the records to a file beforehand"
 _NO_TEXT = "not supported: only likelihoods are compared, and no text is generated. Remove this key"
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -97,6 +98,14 @@ class Metric(Section):
 class FewshotConfig(Section):
     """How the examples before a record are chosen."""
 
+    not_here: ClassVar[Mapping[str, str]] = {
+        "split": "not supported. Set fewshot_split",
+        "process_docs": _CODE,
+        **dict.fromkeys(("samples", "fewshot_indices", "gen_prefix"), _NO),
+        **dict.fromkeys(("doc_to_text", "doc_to_choice", "doc_to_target"), _NO),
+        **dict.fromkeys(("target_delimiter", "fewshot_delimiter"), _NO),
+    }
+
     sampler: Literal["default", "first_n"] = Field(
         default="default", description="Whether they are drawn at random, or the first ones."
     )
@@ -110,6 +119,8 @@ class TaskFile(Section):
         "group": "not supported. List the task files of the group in eval.tasks",
         **dict.fromkeys(("process_docs", "process_results", "custom_dataset"), _CODE),
         **dict.fromkeys(("generation_kwargs", "filter_list"), _NO_TEXT),
+        **dict.fromkeys(("use_prompt", "gen_prefix", "doc_to_image", "doc_to_audio"), _NO),
+        **dict.fromkeys(("task_list", "unsafe_code"), _NO),
     }
 
     task: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
