@@ -19,8 +19,8 @@ README = FILE.read_text(encoding="utf-8")
 FIRST = "pip install uv && uv run launch --cluster local jobs/quickstart.yaml"
 COMMANDS = [line for block in blocks(FILE, "sh") for line in block.splitlines() if line]
 TESTS = [command for command in COMMANDS if command.startswith("uv run pytest")]
-FEWER_STEPS = "" if IS_FULL else " steps=40"
-"""Its 150 steps take CI two minutes; the loss has halved after 40."""
+FEWER_STEPS = "" if IS_FULL else " steps=20"
+"""Its 150 steps take CI two minutes; the loss has halved after 20."""
 DEADLINE_S = 1200
 MOST_LINES = 250
 
