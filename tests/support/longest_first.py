@@ -56,7 +56,6 @@ LONG_FILES_S = {
     "tests/integration/trainer/test_hot_start.py": 35,
     "tests/integration/trainer/test_object_store.py": 90,
     "tests/integration/trainer/test_programs.py": 100,
-    "tests/integration/trainer/test_quantized_compiled.py": 100,
     "tests/integration/trainer/test_spikes.py": 45,
     "tests/integration/trainer/test_strategies.py": 45,
 }

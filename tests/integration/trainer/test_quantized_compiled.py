@@ -36,6 +36,8 @@ def schedule_of(report: CompileReport) -> StepSchedule:
     return report.schedule
 
 
+# Two minutes of compilation; test_quantized.py checks in CI that the products are in 8 bits.
+@pytest.mark.full
 @pytest.mark.tpu_compiler
 def test_int8_units_compute_all_products_of_layers() -> None:
     """The forward pass, its repetition except for the last product, and two gradients."""
