@@ -193,8 +193,10 @@ def _batch_text(launch: TrainingLaunch) -> str:
     )
     micro = f"{batch.rows_per_device} at a time in {batch.grad_accum_steps} micro-batches"
     if (stages := launch.plan.mesh["pipeline"]) > 1:
-        idle = pipeline.bubble(launch.plan.mesh, batch.grad_accum_steps)
-        micro += f" through {stages} stages, which are idle {idle:.0%} of the time"
+        rounds = launch.plan.pipeline_rounds
+        idle = pipeline.bubble(stages, batch.grad_accum_steps, rounds)
+        micro += f" through {stages} stages{f' in {rounds} rounds' if rounds > 1 else ''}"
+        micro += f", which are idle {idle:.0%} of the time"
     shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
     return (
         text

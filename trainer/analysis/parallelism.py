@@ -69,7 +69,7 @@ def _fsdp(plan: Plan) -> int:
         for array in plan.parameters
         if "fsdp" in array.spec
     )
-    return own * (plan.mesh["fsdp"] - 1)
+    return int(own) * (plan.mesh["fsdp"] - 1)
 
 
 def _tensor(job: Job, plan: Plan) -> int:

@@ -25,7 +25,7 @@ from trainer.model.layers import Norm, logits_product
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
 from trainer.model.moe_routing import Balance
-from trainer.model.pipeline import through_stages
+from trainer.model.pipeline import in_rounds, through_stages
 from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue
@@ -197,10 +197,14 @@ class Decoder(nnx.Module):
         attention: str = "reference",
         moe: str = "capacity",
         chunks: int = 1,
+        rounds: int = 1,
     ):
-        """Builds the decoder; `attention`, `moe` and `chunks` are those of the plan."""
+        """Builds the decoder; `attention`, `moe`, `chunks` and `rounds` are those of the plan.
+
+        With rounds, it computes with arrays of layers that `in_rounds` of pipeline.py returns.
+        """
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
-        self.attention, self.chunks = attention, chunks
+        self.attention, self.chunks, self.rounds = attention, chunks, rounds
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
         for stack in layer_stacks(model):
             setattr(self, stack.name, _stacked_layers(rngs, stack, moe, chunks))
@@ -262,14 +266,35 @@ class Decoder(nnx.Module):
         x_MBSD = jax.vmap(self._embedded)(tokens_MBS, positions_MBS, keys_MBS)
         of_micro_batches = (segments_MBS, positions_MBS, keys_MBS)
         graph, layers = self._numbered_layers(*layer_stacks(self.model))
-        stage, unroll = partial(self._apply_layers, graph), not self.model.scan_layers
-        x_MBSD, balance_LMB = through_stages(stage, x_MBSD, layers, of_micro_batches, unroll=unroll)
+        x_MBSD, balance_LMB = through_stages(
+            partial(self._apply_layers, graph),
+            x_MBSD,
+            layers,
+            of_micro_batches,
+            rounds=self.rounds,
+            unroll=not self.model.scan_layers,
+        )
         return self._finished(x_MBSD, balance_LMB)
 
     def _numbered_layers(self, stack: Stack) -> tuple[Any, Layers]:
-        """Returns the layers' module without arrays; and its arrays, with the layers' numbers."""
+        """Returns the layers' module without arrays; and its arrays, with the layers' numbers.
+
+        On stages, the layers are in rounds.
+        """
+        graph, stacked = self._layers(stack)
+        numbers = in_rounds(stack.first + jnp.arange(stack.count), self._rounds)
+        return graph, (stacked, numbers)
+
+    def _layers(self, stack: Stack) -> tuple[Any, nnx.State]:
         graph, stacked = nnx.split(getattr(self, stack.name))
-        return graph, (stacked, stack.first + jnp.arange(stack.count))
+        if self.rounds > self._rounds:
+            stacked = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stacked)
+        return graph, stacked
+
+    @property
+    def _rounds(self) -> int:
+        """The rounds in which layers are applied: one without stages, whatever the plan."""
+        return self.rounds if stages() > 1 else 1
 
     def _apply_layers(
         self, graph: Any, x_BSD: jax.Array, layers: Layers, of_rows: tuple[Any, ...]
@@ -387,9 +412,11 @@ class Decoder(nnx.Module):
 
         parts = []
         for stack in layer_stacks(self.model):
-            graph, stacked = nnx.split(getattr(self, stack.name))
+            graph, stacked = self._layers(stack)
             last = stack.first + stack.count
-            own = jax.tree.map(lambda x, a=stack.first, b=last: x[a:b], cache)
+            own = jax.tree.map(
+                lambda x, a=stack.first, b=last: in_rounds(x[a:b], self._rounds), cache
+            )
 
             def apply(x_B1D: jax.Array, layers: Any, graph: Any = graph) -> tuple[jax.Array, Any]:
                 return scan_layers(self.model, partial(body, graph), x_B1D, layers)
@@ -410,6 +437,7 @@ class Decoder(nnx.Module):
             x_B1D[None],
             layers,
             None,
+            rounds=self.rounds,
             unroll=not self.model.scan_layers,
         )
         return x_MB1D[0], jax.tree.map(lambda x: x[:, 0], results_LM)

@@ -18,6 +18,7 @@ from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.model.decoder import Decoder, Vocabulary
 from trainer.model.lora import attach
+from trainer.model.pipeline import in_rounds
 
 Params = dict[str, jax.Array]
 
@@ -72,7 +73,13 @@ class Network:
         """Initializes parameters in float32 from the job's seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
             module = _decoder(self.job, self.vocabulary, self.dtype)
-        return {name: variable[...] for name, variable in named_parameters(module).items()}
+        rounds = self.job.mesh.pipeline_rounds
+        return {
+            name: in_rounds(variable[...], rounds)
+            if variable.out_sharding[0] == "layer"
+            else variable[...]
+            for name, variable in named_parameters(module).items()
+        }
 
     def bind(self, params: Params) -> Decoder:
         """Returns the module that computes with `params`."""
@@ -113,7 +120,10 @@ def _decoder(
 ) -> Decoder:
     """Builds the decoder with the job's adapters, which do not change its other initial values."""
     key = jax.random.key(job.seed)
-    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe, chunks)
+    module = Decoder(
+        nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe, chunks,
+        job.mesh.pipeline_rounds,
+    )  # fmt: skip
     if job.lora:
         rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
         attach(module, rngs, job.lora, parameters(job.decoder, vocabulary.padded))

@@ -1,9 +1,9 @@
 """Layers in stages on different devices, which micro-batches pass through one behind the other.
 
-The letters of dims are those of trainer/model/__init__.py. In tick u, stage y works on micro-batch
-u - y: trainer/contract/planning/pipeline.py has the schedule. All stages run the same program, each
-on its part of arrays with a dim for the stage, and a permutation passes their results on. JAX
-differentiates it: the backward pass runs through the stages in reverse.
+The letters of dims are those of trainer/model/__init__.py. In tick u, stage y is at place u - y of
+its order of work: trainer/contract/planning/pipeline.py has the schedule. All stages run the same
+program, each on its part of arrays with a dim for the stage, and a permutation passes their results
+on. JAX differentiates it: the backward pass runs through the stages in reverse.
 
 References:
     The schedule: GPipe, https://arxiv.org/abs/1811.06965
@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from trainer.contract.planning.pipeline import ticks
+from trainer.contract.planning import pipeline
+from trainer.model.pipeline_rounds import of_round
 from trainer.model.sharding import constrain, spec, stages
 
 AXIS = "pipeline"
@@ -28,37 +29,54 @@ Layers and results have a leading dim for the layer.
 """
 
 
+def in_rounds(x_Lx: jax.Array, rounds: int) -> jax.Array:
+    """Returns an array of layers as stages take it: (c, L / c, ...), or itself for one round."""
+    return x_Lx if rounds == 1 else x_Lx.reshape(rounds, -1, *x_Lx.shape[1:])
+
+
 def through_stages(
-    stage: Stage, x_MBSD: jax.Array, layers: Any, of_micro_batches: Any, *, unroll: bool
+    stage: Stage,
+    x_MBSD: jax.Array,
+    layers: Any,
+    of_micro_batches: Any,
+    *,
+    rounds: int,
+    unroll: bool,
 ) -> tuple[jax.Array, Any]:
     """Applies all layers to all micro-batches; returns the residual streams and the results.
 
-    `layers` has a leading dim L, `of_micro_batches` M, and the results L and M.
+    `layers` are those of `in_rounds`, `of_micro_batches` has a leading dim M, and the results have
+    L and M.
     """
     count, micro_batches = stages(), len(x_MBSD)
-    number_of_ticks, stage_Y = ticks(count, micro_batches), jnp.arange(count)
-    weights = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), layers)
-    all_stages = jax.vmap(stage, spmd_axis_name=AXIS)
+    number_of_ticks, stage_Y = pipeline.ticks(count, micro_batches, rounds), jnp.arange(count)
+    dims = 1 if rounds == 1 else 2
+    weights = jax.tree.map(lambda x: x.reshape(rounds, count, -1, *x.shape[dims:]), layers)
+    all_stages = jax.vmap(of_round(stage, rounds), in_axes=(0, 1, 0, 0), spmd_axis_name=AXIS)
 
     def tick(before_YBSD: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> Any:
         number, first_YBSD = inputs
-        x_YBSD = _where(stage_Y == 0, first_YBSD, before_YBSD)
-        chosen_Y = jnp.clip(number - stage_Y, 0, micro_batches - 1)
+        place_Y = jnp.clip(number - stage_Y, 0, number_of_ticks - count)
+        round_Y = place_Y // count % rounds
+        chosen_Y = place_Y // (count * rounds) * count + place_Y % count if rounds > 1 else place_Y
         own = jax.tree.map(lambda x: _of_stages(x[chosen_Y]), of_micro_batches)
-        x_YBSD, results = all_stages(x_YBSD, weights, own)
+        begins_Y = (stage_Y == 0) & (round_Y == 0)
+        x_YBSD = _where(begins_Y, first_YBSD, before_YBSD)
+        x_YBSD, results = all_stages(x_YBSD, weights, _of_stages(round_Y), own)
         x_YBSD = _of_activations(x_YBSD)
-        return _passed_on(x_YBSD), (x_YBSD, results)
+        return _passed_on(x_YBSD, rounds), (x_YBSD, results)
 
     # A copy for each stage: its gradients are summed over stages once, after the loop.
     first_MYBSD = jnp.broadcast_to(x_MBSD[:, None], (micro_batches, count, *x_MBSD.shape[1:]))
     first_MYBSD = constrain(first_MYBSD, None, "layer", "batch", "sequence", None)
-    idle = ((0, number_of_ticks - micro_batches), *[(0, 0)] * x_MBSD.ndim)
-    inputs = (jnp.arange(number_of_ticks), jnp.pad(first_MYBSD, idle))
+    first_UYBSD = _at_places(first_MYBSD, count, rounds, number_of_ticks)
     start_YBSD = _of_activations(jnp.zeros_like(first_MYBSD[0]))
+    inputs = (jnp.arange(number_of_ticks), first_UYBSD)
     _, (x_UYBSD, results) = jax.lax.scan(tick, start_YBSD, inputs, unroll=unroll)
 
-    last_MBSD = jnp.sum(_where(stage_Y == count - 1, x_UYBSD[count - 1 :], 0), axis=1)
-    results = jax.tree.map(partial(_by_layer, stage_Y, micro_batches), results)
+    x_MYBSD = _by_round(x_UYBSD[count - 1 :], count, micro_batches, rounds)[-1]
+    last_MBSD = jnp.sum(_where(stage_Y == count - 1, x_MYBSD, 0), axis=1)
+    results = jax.tree.map(partial(_by_layer, stage_Y, micro_batches, rounds), results)
     return constrain(last_MBSD, None, "batch", "sequence", None), results
 
 
@@ -75,9 +93,13 @@ def _of_activations(x_YBSD: jax.Array) -> jax.Array:
     return constrain(x_YBSD, "layer", "batch", "sequence", None)
 
 
-def _passed_on(x_YBSD: jax.Array) -> jax.Array:
-    """Sends each stage's activations to the next one; the first stage gets zeros."""
-    pairs = [(stage, stage + 1) for stage in range(stages() - 1)]
+def _passed_on(x_YBSD: jax.Array, rounds: int) -> jax.Array:
+    """Sends each stage's activations to the next one.
+
+    The first stage gets zeros, or those of the last one, which it applies the next round to.
+    """
+    count = stages()
+    pairs = [(stage, (stage + 1) % count) for stage in range(count if rounds > 1 else count - 1)]
     layout = spec(x_YBSD, "layer", "batch", "sequence", None)
     passed_on = jax.shard_map(
         partial(jax.lax.ppermute, axis_name=AXIS, perm=pairs), in_specs=layout, out_specs=layout
@@ -85,12 +107,45 @@ def _passed_on(x_YBSD: jax.Array) -> jax.Array:
     return passed_on(x_YBSD)
 
 
-def _by_layer(stage_Y: jax.Array, micro_batches: int, result_UYx: jax.Array) -> jax.Array:
-    """Returns the results of all ticks, (U, Y, L / Y, ...), by layer and micro-batch."""
+def _at_places(x_Mx: jax.Array, count: int, rounds: int, length: int) -> jax.Array:
+    """Returns arrays of micro-batches at the places where their first rounds are; zeros elsewhere.
+
+    Group after group of `count` micro-batches has its rounds; `length` is that of the result.
+    """
+    if rounds > 1:
+        x_xx = _padded(x_Mx, -len(x_Mx) % count)
+        of_groups = x_xx.reshape(-1, 1, count, *x_xx.shape[1:])
+        later = [(0, 0), (0, rounds - 1), *[(0, 0)] * x_Mx.ndim]
+        x_Mx = jnp.pad(of_groups, later).reshape(-1, *x_Mx.shape[1:])[:length]
+    return _padded(x_Mx, length - len(x_Mx))
+
+
+def _by_round(x_Xx: jax.Array, count: int, micro_batches: int, rounds: int) -> jax.Array:
+    """Returns arrays of places in the order of a stage's work by round: (c, M, ...)."""
+    if rounds == 1:
+        return x_Xx[None]
+    x_xx = _padded(x_Xx, -len(x_Xx) % (rounds * count))
+    of_groups = x_xx.reshape(-1, rounds, count, *x_xx.shape[1:])
+    x_cxx = jnp.swapaxes(of_groups, 0, 1)
+    return x_cxx.reshape(rounds, -1, *x_Xx.shape[1:])[:, :micro_batches]
+
+
+def _padded(x: jax.Array, more: int) -> jax.Array:
+    return jnp.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)])
+
+
+def _by_layer(
+    stage_Y: jax.Array, micro_batches: int, rounds: int, result_UYx: jax.Array
+) -> jax.Array:
+    """Returns the results of all ticks, (U, Y, L / (c Y), ...), by layer and micro-batch."""
+    count = len(stage_Y)
+    length = len(result_UYx) - count + 1
 
     def of_stage(stage: jax.Array, result_Ux: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(result_Ux, stage, micro_batches)
+        result_Xx = jax.lax.dynamic_slice_in_dim(result_Ux, stage, length)
+        return _by_round(result_Xx, count, micro_batches, rounds)
 
-    result_YMx = jax.vmap(of_stage, in_axes=(0, 1), spmd_axis_name=AXIS)(stage_Y, result_UYx)
-    result_YxM = jnp.swapaxes(result_YMx, 1, 2)
-    return result_YxM.reshape(-1, *result_YxM.shape[2:])
+    of_stages = jax.vmap(of_stage, in_axes=(0, 1), out_axes=1, spmd_axis_name=AXIS)
+    result_cYMx = of_stages(stage_Y, result_UYx)
+    result_cYxM = jnp.swapaxes(result_cYMx, 2, 3)
+    return result_cYxM.reshape(-1, *result_cYxM.shape[3:])

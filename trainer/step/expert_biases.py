@@ -31,5 +31,6 @@ def balanced(job: Job, params: Params, load_LE: jax.Array | None) -> Params:
     if load_LE is None or rate is None or BALANCING_BIASES not in params:
         return params
     mean_L1 = jnp.mean(load_LE, axis=1, keepdims=True)
-    moved_LE = params[BALANCING_BIASES] + rate * jnp.sign(mean_L1 - load_LE)
-    return {**params, BALANCING_BIASES: moved_LE}
+    signs_LE = jnp.sign(mean_L1 - load_LE)
+    biases_xE = params[BALANCING_BIASES]  # of layers that may be in rounds
+    return {**params, BALANCING_BIASES: biases_xE + rate * signs_LE.reshape(biases_xE.shape)}

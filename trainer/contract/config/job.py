@@ -24,12 +24,17 @@ AxisSize = Annotated[int, Field(ge=-1)]
 
 
 class Mesh(Section):
-    """Mesh axis sizes, and the use of `context`. A size of -1 takes the remaining devices."""
+    """Mesh axis sizes, and the use of `pipeline` and `context`. A size of -1 takes the remaining devices."""
 
     pipeline: AxisSize = Field(
         default=1,
         description="Number of stages that the layers are split into, across slices. The "
         "micro-batches of `data.grad_accum_steps` pass through them.",
+    )
+    pipeline_rounds: Positive = Field(
+        default=1,
+        description="Number of times that a micro-batch passes through all stages of `pipeline`. "
+        "A stage has as many groups of layers, and is idle for a smaller part of the time.",
     )
     data: AxisSize | None = Field(
         default=None,

@@ -14,7 +14,7 @@ from trainer.contract.estimates.roofline import activation_bytes, layer_runs, ow
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
-from trainer.contract.planning.pipeline import repeats
+from trainer.contract.planning.pipeline import ticks_of
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.teacher import of_teacher
 
@@ -79,7 +79,7 @@ def _between_stages(job: Job, plan: Plan) -> int:
     """Returns the bytes of activations that enter and leave a stage of a pipeline, in all ticks."""
     if plan.mesh["pipeline"] == 1:
         return 0
-    return (2 * repeats(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
+    return (2 * ticks_of(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
 
 
 def _teacher_features(plan: Plan, tokens: int) -> int:

@@ -300,7 +300,8 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
 
 def layer_runs(job: Job, plan: Plan) -> int:
     """Returns the layers that a device runs in each pass, counted once per run."""
-    return job.decoder.layers // plan.mesh["pipeline"] * pipeline.repeats(plan)
+    of_tick = job.decoder.layers // (plan.mesh["pipeline"] * plan.pipeline_rounds)
+    return of_tick * pipeline.ticks_of(plan)
 
 
 def traffic(job: Job, plan: Plan) -> list[Traffic]:
@@ -378,7 +379,7 @@ def passed_on(job: Job, plan: Plan, stages: int) -> float:
     if stages == 1:
         return 0.0
     sums = SUMS_OVER_STAGES * plan.batch.grad_accum_steps * 2 * (stages - 1) / stages
-    return (USES * pipeline.repeats(plan) + sums) * activation_bytes(job, plan)
+    return (USES * pipeline.ticks_of(plan) + sums) * activation_bytes(job, plan)
 
 
 def alike(array: ArrayPlan, plan: Plan) -> int:

@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 def sides(axes: Sequence[str]) -> Matrix:
     """Splits a parameter's dims: rows are features or an adapter's rank, columns the rest."""
     dims = range(len(axes))
-    stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
+    stacked = tuple(dim for axis in STACKED for dim in dims if axes[dim] == axis)
     side = "rank" if "rank" in axes else "embed"
     rows = tuple(dim for dim in dims if axes[dim] == side)
     return Matrix(stacked, rows, tuple(dim for dim in dims if dim not in (*stacked, *rows)))

@@ -14,7 +14,7 @@ from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 # vocabulary that is a multiple of it. Megatron-LM pads each device's part of the vocabulary to it:
 # section 5.1 of https://arxiv.org/abs/1909.08053.
 VOCAB_MULTIPLE = 128
-STACKED = ("layer", "expert")
+STACKED = ("layer", "round", "expert")
 """Axes that count arrays of the same kind."""
 QUERY_KEY = ("query", "key")
 """Projections that `qk_norm` applies to."""

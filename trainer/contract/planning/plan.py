@@ -141,6 +141,8 @@ class Plan(BasePlan):
     device_order: tuple[int, ...]
     """Device numbers in the mesh's C order."""
     batch: BatchSplit
+    pipeline_rounds: int = 1
+    """Times that a micro-batch passes through all stages of `pipeline`."""
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Dtype
     precision: Precision | None = None

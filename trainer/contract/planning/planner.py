@@ -95,14 +95,19 @@ def resolve(
     dtype = _compute_dtype(job, world)
     kernel, unfit = attention.choose(job, world, dtype, batch.chunks)
     teacher = _teacher(job, world, mesh, batch, dtype, vocab, read_teacher)
+    rounds = job.mesh.pipeline_rounds
+    of_model, of_adapters = (
+        [pipeline.in_rounds(one, rounds) for one in some] for some in (model, adapters)
+    )
     plan = Plan(
         world=world,
         mesh=mesh,
         device_order=order,
         batch=batch,
+        pipeline_rounds=rounds,
         parameters=tuple(
-            [frozen(one, mesh, dtype) if adapters else array_plan(one, mesh) for one in model]
-            + [array_plan(one, mesh) for one in adapters]
+            [frozen(one, mesh, dtype) if adapters else array_plan(one, mesh) for one in of_model]
+            + [array_plan(one, mesh) for one in of_adapters]
         ),
         compute_dtype=dtype,
         precision=job.model.precision if isinstance(job.model, Model) else None,
@@ -290,14 +295,14 @@ def _whole_scores(unfit: str) -> list[str]:
 
 def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
     """Returns a warning if the stages of a pipeline are idle for much of the time."""
-    stages, micro = mesh["pipeline"], job.data.grad_accum_steps
-    idle = pipeline.bubble(mesh, micro)
+    stages, micro, rounds = mesh["pipeline"], job.data.grad_accum_steps, job.mesh.pipeline_rounds
+    idle = pipeline.bubble(stages, micro, rounds)
     if idle < pipeline.LARGE_BUBBLE:
         return []
     return [
         f"the {stages} stages of the pipeline are idle {idle:.0%} of the time: "
         f"data.grad_accum_steps is {micro}, and {4 * stages} would make it "
-        f"{pipeline.bubble(mesh, 4 * stages):.0%}"
+        f"{pipeline.bubble(stages, 4 * stages, rounds):.0%}"
     ]
 
 

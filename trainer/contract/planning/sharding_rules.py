@@ -53,6 +53,7 @@ RULES: dict[str, str | None] = {
     "latent": None,
     "rank": None,
     "norm": None,
+    "round": None,
     # A stage of the pipeline computes its layers. No other axis splits them: they are scanned, and
     # every layer's weights would move in every step.
     "layer": "pipeline",

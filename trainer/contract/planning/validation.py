@@ -367,7 +367,14 @@ def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
 
 def _stages(job: Job, stages: int) -> Problems:
     """Yields conflicts of a pipeline's stages, which all run the same program."""
+    rounds = job.mesh.pipeline_rounds
     if stages == 1:
+        if rounds > 1:
+            yield (
+                "mesh.pipeline_rounds",
+                f"found {rounds}, but the layers are on one stage. Set mesh.pipeline, or remove "
+                "this key",
+            )
         return
     if job.dpo:
         yield "mesh.pipeline", f"found {stages}, but dpo runs on one stage. Remove this key"
@@ -390,6 +397,8 @@ def _stages(job: Job, stages: int) -> Problems:
         return
     layers, period = job.model.layers, job.model.layer_period
     groups, rest = divmod(layers, period)
+    if rounds > 1:
+        yield from _rounds(job, stages, 0 if rest else groups // stages)
     if groups % stages == rest == 0:
         return
     kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
@@ -398,6 +407,35 @@ def _stages(job: Job, stages: int) -> Problems:
         f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
         f"{'1' if rest else sizes_text(groups)}",
     )
+
+
+def _rounds(job: Job, stages: int, groups: int) -> Problems:
+    """Yields conflicts of the rounds of a pipeline whose stages have `groups` groups of layers.
+
+    A group has one layer, or a whole period of kinds of layers.
+    """
+    rounds, micro = job.mesh.pipeline_rounds, job.data.grad_accum_steps
+    if groups % rounds or not groups:
+        period = job.decoder.layer_period
+        kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
+        yield (
+            "mesh.pipeline_rounds",
+            f"the {job.decoder.layers} layers of {stages} stages are not divisible by {rounds} "
+            f"rounds{kinds}. Valid values: {sizes_text(groups) if groups else '1'}",
+        )
+    if micro % stages:
+        above = -(-micro // stages) * stages
+        yield (
+            "data.grad_accum_steps",
+            f"with mesh.pipeline_rounds {rounds}, micro-batches pass through {stages} stages in "
+            f"groups of {stages}, found {micro}. Set it to a multiple of {stages}, such as {above}",
+        )
+    if job.decoder.remat == "none":
+        yield (
+            "model.remat",
+            f"with mesh.pipeline_rounds {rounds}, the backward pass would keep weights of every "
+            "tick. Set it to dots or full",
+        )
 
 
 def _batch(data: Data, mesh: Mapping[str, int]) -> Problems:
