@@ -10,7 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from trainer.checkpoint import host_memory
+from trainer.checkpoint import host_memory, layer_dims
 from trainer.checkpoint.damage import forget_cached, judged, move_aside
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.checkpoint.memory_restore import MemoryRestorer
@@ -121,7 +121,7 @@ class Restorer:
         for found in self._memory.find() if self._memory else []:
             about = found.metadata
             continuity = compare(about, self._job, self._corpus_sha256)
-            is_other = continuity.errors or set(flatten(like)) - set(about.arrays)
+            is_other = continuity.errors or _differs(about, flatten(like))
             if is_other or about.step < (stored_step or 0):
                 continue
             assert self._memory
@@ -279,6 +279,14 @@ class Restorer:
         return f"restore/{self._meetings}/{what}"
 
 
+def _differs(about: CheckpointMetadata, like: Mapping[str, Any]) -> bool:
+    """Returns whether a checkpoint lacks leaves, or has their layers in other dims."""
+    return any(
+        name not in about.arrays or layer_dims.differ(about.arrays[name].shape, leaf.shape)
+        for name, leaf in like.items()
+    )
+
+
 def restore_step(
     source: epath.Path,
     job: Job,
@@ -308,26 +316,34 @@ def read_arrays(
 ) -> dict[str, jax.Array]:
     """Reads every leaf of `like` in its sharding; each process reads what its devices hold.
 
-    Raises BrokenError when a leaf was not saved or its dtype would be cast, and what Orbax raises.
+    The layers may be in other dims than they were saved in. Raises BrokenError when a leaf was not
+    saved or its dtype would be cast, and what Orbax raises.
     """
     if absent := sorted(set(like) - set(about.arrays)):
         raise BrokenError(f"{', '.join(absent)} is missing")
     for name, leaf in like.items():
         if str(leaf.dtype) != about.arrays[name].dtype:
             raise BrokenError(f"{name} is {about.arrays[name].dtype}, expected {leaf.dtype}")
+    read = {
+        name: layer_dims.as_saved(about.arrays[name].shape, leaf, shardings[name])
+        for name, leaf in like.items()
+    }
     arguments = {
         # Not strict: the rows that pad a vocabulary are zeros, and their number may differ.
         name: ocp.ArrayRestoreArgs(
-            sharding=shardings[name], global_shape=leaf.shape, dtype=leaf.dtype, strict=False
+            sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype, strict=False
         )
-        for name, leaf in like.items()
+        for name, (leaf, sharding) in read.items()
     }
+    shapes, placed = ({name: one[at] for name, one in read.items()} for at in (0, 1))
     handler, flat = ocp.PyTreeCheckpointHandler(), {}
     with host_memory.released():
-        for names in groups(like, shardings):
-            some, how = {n: like[n] for n in names}, {n: arguments[n] for n in names}
+        for names in groups(shapes, placed):
+            some, how = {n: shapes[n] for n in names}, {n: arguments[n] for n in names}
             wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]
-            flat |= jax.block_until_ready(handler.restore(source / about.data, args=wanted))
+            found = jax.block_until_ready(handler.restore(source / about.data, args=wanted))
+            for name in names:
+                flat[name] = layer_dims.as_wanted(found.pop(name), like[name], shardings[name])
     return {name: flat[name] for name in like}
 
 

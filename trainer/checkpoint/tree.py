@@ -9,6 +9,7 @@ A digest is one number per array, which any change of a bit changes. It is the s
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
+from trainer.checkpoint import layer_dims
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
 from trainer.programs import executables
 from trainer.step.train_step import TrainState
@@ -56,35 +58,73 @@ PRIMES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 """Primes of xxHash32 (https://github.com/Cyan4973/xxHash), one per dim."""
 
 
-def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> jax.Array:
+def digest(
+    array: jax.Array,
+    first: Sequence[jax.Array | int] | None = None,
+    saved: Sequence[int] | None = None,
+) -> jax.Array:
     """Returns the digest, a uint32 scalar, of an array of up to five dims and 4 bytes a number.
 
     `first` is the position of its first element in a larger array, of which it is a part. The
-    digest of an array is the sum of those of its parts.
+    digest of an array is the sum of those of its parts. `saved` is the shape whose digest is meant
+    if the array has its layers in other dims.
 
     It is the sum modulo 2^32 of each element's bits times an odd hash of its position, both mixed
     by the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
     """
-    return jnp.sum(_terms(array, first), dtype=jnp.uint32)
+    indices = _indices(array.shape)
+    if first is not None:
+        indices = [at + jnp.uint32(start) for at, start in zip(indices, first, strict=True)]
+    if saved is not None:
+        indices = _indices_in(saved, array.shape, indices)
+    return jnp.sum(_terms(array, indices), dtype=jnp.uint32)
 
 
 def row_digests(array: jax.Array) -> jax.Array:
     """Returns the digest of each row along the first dim; their sum is that of the array."""
-    terms = _terms(array, None)
-    return jnp.sum(terms.reshape(terms.shape[0], -1), axis=1, dtype=jnp.uint32)
+    return _row_digests(array, 1)
 
 
-def _terms(array: jax.Array, first: Sequence[jax.Array | int] | None) -> jax.Array:
-    """Returns what each element adds to the digest."""
+def row_digests_of_rounds(array: jax.Array) -> jax.Array:
+    """Returns the same of an array whose rows are in two dims."""
+    return _row_digests(array, 2)
+
+
+def _row_digests(array: jax.Array, dims: int) -> jax.Array:
+    terms = _terms(array, _indices(array.shape))
+    rows = math.prod(array.shape[:dims])
+    return jnp.sum(terms.reshape(rows, -1), axis=1, dtype=jnp.uint32)
+
+
+def _terms(array: jax.Array, indices: Sequence[jax.Array]) -> jax.Array:
+    """Returns what each element adds to the digest; `indices` are its positions in each dim."""
     width = np.dtype(f"uint{8 * array.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)
-    for dim, prime in zip(range(array.ndim), PRIMES, strict=False):
-        index = jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim)
-        if first is not None:
-            index += jnp.uint32(first[dim])
+    for index, prime in zip(indices, PRIMES, strict=False):
         position += index * jnp.uint32(prime)
     return _mix(bits) * (_mix(position) | jnp.uint32(1))
+
+
+def _indices(shape: Sequence[int]) -> list[jax.Array]:
+    """Returns the positions of all elements in each dim."""
+    return [jax.lax.broadcasted_iota(jnp.uint32, shape, dim) for dim in range(len(shape))]
+
+
+def _indices_in(
+    saved: Sequence[int], shape: Sequence[int], indices: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Returns the positions in an array whose layers are in other dims, from those in `shape`."""
+    rest = layer_dims.common_dims(saved, shape)
+    of_layers, ours = saved[: len(saved) - rest], shape[: len(shape) - rest]
+    number = sum(
+        index * jnp.uint32(math.prod(ours[dim + 1 :]))
+        for dim, index in enumerate(indices[: len(ours)])
+    )
+    return [
+        number // jnp.uint32(math.prod(of_layers[dim + 1 :])) % jnp.uint32(size)
+        for dim, size in enumerate(of_layers)
+    ] + list(indices[len(ours) :])
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
@@ -130,13 +170,18 @@ def groups(
 
 def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
     """Returns a text that names the arrays whose digest is not the saved one; "": none."""
-    numbers = digests(flat.values())
     wrong = [
         name
-        for name, number in zip(flat, numbers, strict=True)
-        if number != about.arrays[name].digest
+        for name, array in flat.items()
+        if _digest_as_saved(array, about.arrays[name].shape) != about.arrays[name].digest
     ]
     return f"the data of {', '.join(wrong)} has changed since it was saved" if wrong else ""
+
+
+def _digest_as_saved(array: jax.Array, saved: Sequence[int]) -> int:
+    if not layer_dims.differ(saved, array.shape):
+        return digests([array])[0]
+    return int(jax.jit(partial(digest, saved=saved))(array))
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from etils import epath
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from trainer import hugging_face
+from trainer.checkpoint import layer_dims
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import read_arrays
 from trainer.checkpoint.tree import changed, digests
@@ -20,6 +21,7 @@ from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.job import Checkpoint, Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
+from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
     Base,
@@ -34,6 +36,7 @@ from trainer.contract.records.compatibility import (
 )
 from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.retries import StorageError, is_transient
+from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.distributed import consensus
 from trainer.step.train_step import TrainProgram
 
@@ -93,8 +96,7 @@ def _read(
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
             with agreed(name):
-                array = found.read(name, like.shape, lie[name])
-            (numbers[name],) = digests([array])
+                array, numbers[name] = found.weights(name, like, lie[name])
             params[name] = _kept_as(like.dtype, array, lie[name])
     with agreed("whole"):
         found.check(numbers, known)
@@ -129,10 +131,21 @@ class Source:
     """The folder of the parameters."""
     step: int | None
     read: hugging_face.Read
+    shapes: Mapping[str, tuple[int, ...]]
+    """Their shapes in the folder, which differ from the job's where its layers are in rounds."""
     saved: dict[str, int]
     """Their digests, as far as the folder records them."""
     about: CheckpointMetadata | None = None
     """The metadata of a step folder; None for a Hugging Face folder."""
+
+    def weights(
+        self, name: str, like: jax.ShapeDtypeStruct, sharding: Sharding
+    ) -> tuple[jax.Array, int]:
+        """Reads a parameter in float32. Returns it in the shape of `like`, and its digest."""
+        shape, place = layer_dims.as_saved(self.shapes[name], like, sharding)
+        array = self.read(name, shape.shape, place)
+        (number,) = digests([array])
+        return layer_dims.as_wanted(array, like, sharding), number
 
     def check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
         """Raises ConfigError for parameters of another model."""
@@ -160,7 +173,8 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
     """
     if hugging_face.is_hugging_face(Path(path)):
         with hugging_face.opened(Path(path), job) as read:
-            yield Source(str(path), None, read, {})
+            shapes = {one.name: one.shape for one in parameters(job.decoder, vocab_size(job))}
+            yield Source(str(path), None, read, shapes, {})
         return
     folder = checkpoint_metadata.newest_step(path)
     about = checkpoint_metadata.read_about(folder)
@@ -179,8 +193,10 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
         like = jax.ShapeDtypeStruct(shape, np.float32)
         return read_arrays(folder, about, {full: like}, {full: sharding})[full]
 
-    saved = {n.removeprefix(prefix): a.digest for n, a in about.arrays.items()}
-    yield Source(str(folder), about.step, read_saved, saved, about)
+    arrays = {name.removeprefix(prefix): array for name, array in about.arrays.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    saved = {name: array.digest for name, array in arrays.items()}
+    yield Source(str(folder), about.step, read_saved, shapes, saved, about)
 
 
 def _differing(numbers: Mapping[str, int], wanted: Mapping[str, int]) -> str:
@@ -193,7 +209,7 @@ def weights_prefix(about: CheckpointMetadata) -> str:
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """A checkpoint's arrays by name; each is read and checked on access.
+    """A checkpoint's arrays by name, with layers in one dim; each is read and checked on access.
 
     Raises BrokenError for an array whose data has changed since it was saved.
     """
@@ -212,7 +228,7 @@ class Arrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         full = self._prefix + name
         array = self._about.arrays[full]
-        like = {full: jax.ShapeDtypeStruct(array.shape, array.dtype)}
+        like = {full: jax.ShapeDtypeStruct(self._about.shape(full), array.dtype)}
         here = SingleDeviceSharding(jax.devices()[0])
         flat = read_arrays(self._folder, self._about, like, {full: here})
         if problem := changed(flat, self._about):

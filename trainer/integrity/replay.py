@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from trainer.checkpoint.exclusion_file import read_on_all
 from trainer.checkpoint.initial_state import InitialState, at_step, begin
-from trainer.checkpoint.tree import digest, flatten, row_digests
+from trainer.checkpoint.tree import digest, flatten, row_digests, row_digests_of_rounds
 from trainer.contract.planning.plan import Plan, Replay
 from trainer.contract.records.exclusions import NONE
 from trainer.contract.records.replay_file import FILE, Digests, StepDigests
@@ -33,7 +33,7 @@ from trainer.telemetry.metrics import Report
 State = TrainState[jax.Array]
 Step = Callable[[State, Batch, jax.Array, jax.Array], tuple[State, StepMetrics]]
 LAYERS = "layers"
-"""First part of the name of a parameter whose first dim is the layer."""
+"""First part of the name of a parameter whose first dims are those of layers."""
 
 
 def begin_replay(
@@ -68,7 +68,9 @@ class Recorder:
         self._gradients: jax.stages.Compiled | None = None
         whole = replicated(program.mesh)
         self._digest = partial(_call, jax.jit(digest, out_shardings=whole), whole)
-        self._row_digests = partial(_call, jax.jit(row_digests, out_shardings=whole), whole)
+        rounds = program.job.mesh.pipeline_rounds
+        of_layers = row_digests if rounds == 1 else row_digests_of_rounds
+        self._row_digests = partial(_call, jax.jit(of_layers, out_shardings=whole), whole)
 
     def recording(self, step: Step) -> Step:
         """Returns the step, which then waits for its results and records them."""

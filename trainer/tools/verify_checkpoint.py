@@ -53,7 +53,7 @@ def _read(folder: epath.Path) -> None:
 
     about = checkpoint_metadata.read(folder)
     for name, array in Arrays(folder, about).items():
-        assert array.shape == about.arrays[name].shape
+        assert array.shape == about.shape(name)
 
 
 if __name__ == "__main__":

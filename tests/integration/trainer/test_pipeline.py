@@ -1,6 +1,7 @@
 """Layers in stages: the losses of one device, on any number of stages and any other axes."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,6 +13,8 @@ from trainer.contract.config.job import Sample
 from trainer.data.tokenizer import BYTES
 from trainer.evaluation import generate
 from trainer.evaluation.evaluate import Evaluator
+from trainer.model.pipeline_rounds import of_round
+from trainer.step.loss import loss_sum
 
 STEPS = 20
 LAYERS, MICRO = 4, 2
@@ -24,8 +27,25 @@ MESHES = {
     "2 stages, context": (4, {"pipeline": 2, "context": 2}),
     "2 stages, fsdp, tensor": (8, {"pipeline": 2, "fsdp": 2, "tensor": 2}),
     "4 stages, tensor": (8, {"pipeline": 4, "tensor": 2}),
+    "2 stages, 2 rounds": (2, {"pipeline": 2, "pipeline_rounds": 2}),
+    "2 stages, 2 rounds, fsdp": (4, {"pipeline": 2, "pipeline_rounds": 2, "fsdp": 2}),
+    "2 stages, 2 rounds, data, context": (
+        8, {"pipeline": 2, "pipeline_rounds": 2, "data": 2, "context": 2}
+    ),
+    "2 stages, 2 rounds, fsdp, tensor": (
+        8, {"pipeline": 2, "pipeline_rounds": 2, "fsdp": 2, "tensor": 2}
+    ),
+}  # fmt: skip
+ALWAYS = ("4 stages", "2 stages, 2 rounds, fsdp, tensor")
+ROUNDS = {"pipeline": 2, "pipeline_rounds": 2}
+STAGED = sampled({"4 stages": (4, {"pipeline": 4}), "2 rounds": (2, ROUNDS)}, ("2 rounds",))
+MOVES = {
+    "2 stages to 1": ({"pipeline": 2}, 1, {}),
+    "2 stages to 4": ({"pipeline": 2}, 4, {"pipeline": 4}),
+    "2 stages to 2 rounds": ({"pipeline": 2}, 4, {**ROUNDS, "fsdp": 2}),
+    "2 rounds to 1": (ROUNDS, 1, {}),
+    "2 rounds to 4 stages": (ROUNDS, 4, {"pipeline": 4}),
 }
-ALWAYS = ("4 stages", "2 stages, fsdp, tensor")
 EXPERTS = {"moe": {"count": 4, "top_k": 2, "load_balance_loss_weight": 0.1}}
 MODELS = {
     "windows that alternate, dropout": (
@@ -37,13 +57,18 @@ MODELS = {
     ),
     "experts": (EXPERTS, {"expert": 2}),
     "experts, parts of sequences": (EXPERTS, {"context": 2}),
+    "experts in rounds, dropout": (
+        {**EXPERTS, "dropout": 0.1, "remat": "dots"}, {"pipeline_rounds": 2, "expert": 2}
+    ),
 }  # fmt: skip
 OPTIMIZERS = ("muon", "adafactor")
 
 
 def _job(**changes):
-    model = {"layers": LAYERS, **changes.pop("model", {})}
-    data = {"grad_accum_steps": MICRO}
+    is_in_rounds = "pipeline_rounds" in changes.get("mesh", {})
+    remat = {"remat": "dots"} if is_in_rounds else {}
+    model = {"layers": LAYERS, **remat, **changes.pop("model", {})}
+    data = {"grad_accum_steps": MICRO, **changes.pop("data", {})}
     return job_of(steps=STEPS, model=model, data=data, **changes)
 
 
@@ -57,6 +82,14 @@ def _same(one, other):
 def test_losses_are_those_of_one_device(devices, mesh):
     found = bench(_job(mesh=mesh), devices).run(STEPS)[1]
     _same(found, bench(_job()).run(STEPS)[1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_losses_of_four_stages_do_not_depend_on_the_rounds(rounds):
+    sizes = {"model": {"layers": 8}, "data": {"grad_accum_steps": 8}}
+    found = bench(_job(mesh={"pipeline": 4, "pipeline_rounds": rounds}, **sizes), 4).run(4)[1]
+    _same(found, bench(_job(**sizes)).run(4)[1])
 
 
 @pytest.mark.parametrize(("model", "mesh"), sampled(MODELS, ("windows that alternate, dropout",)))
@@ -83,18 +116,60 @@ def test_a_stage_has_only_its_own_layers_and_its_part_of_the_vocabulary():
         assert shard.data.size * parts == array.size, name
 
 
-def test_an_evaluation_passes_through_the_stages_too():
+def test_stages_in_rounds_have_their_layers_in_place():
+    """Two stages of two rounds have every other layer of four."""
+    array = bench(_job(mesh=ROUNDS), 2).initial().params["layers.mlp.up.kernel"]
+    in_order = bench(_job()).initial().params["layers.mlp.up.kernel"]
+    for stage, shard in enumerate(array.addressable_shards):
+        np.testing.assert_array_equal(np.squeeze(shard.data, 1), in_order[stage::2])
+
+
+def test_no_tick_keeps_a_copy_of_its_weights():
+    """The backward pass takes them from the weights of all rounds again."""
+    layers, width = 3, 4
+
+    def one_layer(x_BSD, weight_DD):
+        return jnp.tanh(x_BSD @ weight_DD), None
+
+    def stage(x_BSD, weights_LDD, _):
+        return jax.lax.scan(jax.checkpoint(one_layer), x_BSD, weights_LDD)
+
+    def last(x_BSD, weights_cLDD):
+        return of_round(stage, 2)(x_BSD, weights_cLDD, jnp.int32(1), None)[0]
+
+    _, backward = jax.vjp(last, jnp.ones((1, 5, width)), jnp.ones((2, layers, width, width)))
+    kept = [leaf.shape for leaf in jax.tree.leaves(backward)]
+    assert (2, layers, width, width) in kept
+    assert (layers, width, width) not in kept
+
+
+def test_layers_in_rounds_are_applied_in_order_without_stages():
+    """A check of hosts computes the whole model on each of them."""
+    staged, alone = bench(_job(mesh=ROUNDS), 2), bench(_job())
+    found, wanted = (
+        loss_sum(
+            one.program.network.bind(jax.device_get(one.initial().params)),
+            jax.tree.map(lambda x: np.asarray(x)[0], one.batch(1)),
+        )
+        for one in (staged, alone)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("devices", "mesh"), STAGED)
+def test_an_evaluation_passes_through_the_stages_too(devices, mesh):
     def evaluation(made):
         with jax.set_mesh(made.program.mesh):
             batches = made.loader.validation(1)
             return Evaluator(made.program).evaluate(made.initial().params, batches)
 
-    staged, alone = evaluation(bench(_job(mesh={"pipeline": 4}), 4)), evaluation(bench(_job()))
+    staged, alone = evaluation(bench(_job(mesh=mesh), devices)), evaluation(bench(_job()))
     assert staged and alone
     assert staged.eval_loss == pytest.approx(alone.eval_loss, rel=1e-5)
 
 
-def test_text_is_written_by_the_stages_in_turn(monkeypatch):
+@pytest.mark.parametrize(("devices", "mesh"), STAGED)
+def test_text_is_written_by_the_stages_in_turn(monkeypatch, devices, mesh):
     """The weights stay where they are, as those of a large model do."""
 
     def tokens(made):
@@ -104,23 +179,26 @@ def test_text_is_written_by_the_stages_in_turn(monkeypatch):
 
     alone = tokens(bench(_job()))
     monkeypatch.setattr(generate, "REPLICATE_BYTES", 0)
-    staged = tokens(bench(_job(mesh={"pipeline": 4}), 4))
+    staged = tokens(bench(_job(mesh=mesh), devices))
     np.testing.assert_array_equal(staged, alone)
 
 
-@pytest.mark.parametrize(
-    ("devices", "mesh"), sampled({"1": (1, {}), "4": (4, {"pipeline": 4})}, ("1",))
-)
-def test_checkpoint_of_two_stages_goes_on_with_another_number(tmp_path, devices, mesh):
-    model, data = {"layers": LAYERS}, {"grad_accum_steps": MICRO}
-    before = Kept.of(tmp_path, 2, model=model, data=data, mesh={"pipeline": 2})
+@pytest.mark.parametrize(("saved_on", "devices", "mesh"), sampled(MOVES, ("2 rounds to 1",)))
+def test_checkpoint_goes_on_with_other_stages_and_rounds(tmp_path, saved_on, devices, mesh):
+    model, data = {"layers": LAYERS, "remat": "dots"}, {"grad_accum_steps": MICRO}
+    before = Kept.of(tmp_path, 2, model=model, data=data, mesh=saved_on)
     state = before.saved(2)
     after = Kept.of(tmp_path, devices, attempt=2, model=model, data=data, mesh=mesh)
     restored = after.restore()
-    assert restored and equal(restored.state, state)
+    assert restored and equal(_flat(restored.state), _flat(state))
     found, wanted = (_goes_on(made, saved) for made, saved in (
         (after.made, restored.state), (before.made, state)))  # fmt: skip
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def _flat(state):
+    """The elements of all arrays in the order of the model: rounds give arrays another shape."""
+    return jax.tree.map(np.ravel, jax.device_get(state))
 
 
 def _goes_on(made, state):

@@ -24,7 +24,7 @@ AxisSize = Annotated[int, Field(ge=-1)]
 
 
 class Mesh(Section):
-    """Mesh axis sizes, and the use of `pipeline` and `context`. A size of -1 takes the remaining devices."""
+    """Mesh axis sizes, and the use of two axes. A size of -1 takes the remaining devices."""
 
     pipeline: AxisSize = Field(
         default=1,

@@ -17,7 +17,7 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
-from trainer.contract.planning.validation import divisors
+from trainer.contract.planning.validation import REMAT_OF_ROUNDS, divisors
 
 T = TypeVar("T")
 
@@ -48,26 +48,31 @@ def alternatives(job: Job, plan: Plan) -> list[Alternative]:
     return [
         alternative
         for mesh in _meshes(plan)
+        for rounds in _rounds(job, mesh)
         for grad_accum_steps in _own_first(
             divisors(job.data.global_batch), job.data.grad_accum_steps
         )
-        for alternative in _with_each_policy(job, plan, mesh, grad_accum_steps)
+        for alternative in _with_each_policy(job, plan, mesh, rounds, grad_accum_steps)
     ]
 
 
 def _with_each_policy(
-    job: Job, plan: Plan, mesh: dict[str, int], grad_accum_steps: int
+    job: Job, plan: Plan, mesh: dict[str, int], rounds: int, grad_accum_steps: int
 ) -> Iterator[Alternative]:
     """Yields one alternative per rematerialization policy, which the plan does not depend on."""
     changes = _mesh_changes(job, plan, mesh)
+    if rounds != job.mesh.pipeline_rounds:
+        changes["mesh.pipeline_rounds"] = rounds
     if grad_accum_steps != job.data.grad_accum_steps:
         changes["data.grad_accum_steps"] = grad_accum_steps
+    policies = [one for one in REMAT_POLICIES if one in REMAT_OF_ROUNDS or rounds == 1]
+    first = job.decoder.remat if job.decoder.remat in policies else policies[0]
     try:
-        changed = _changed(job, changes)
+        changed = _changed(job, changes | {"model.remat": first})
         other = resolve(changed, plan.world, plan.corpus, read_teacher=plan.teacher_model)
     except PlanError:
         return
-    for remat in _own_first(REMAT_POLICIES, job.decoder.remat):
+    for remat in _own_first(policies, first):
         own = {} if remat == job.decoder.remat else {"model.remat": remat}
         yield Alternative(_changed(job, changes | own), other, changes | own)
 
@@ -92,6 +97,15 @@ def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
                 mesh = {**plan.mesh, **sizes, "tensor": tensor}
                 if mesh["data"] % slices == 0 and mesh != plan.mesh:
                     yield mesh
+
+
+def _rounds(job: Job, mesh: dict[str, int]) -> list[int]:
+    """Returns the rounds of a pipeline to try, the job's own first."""
+    stages, own = mesh["pipeline"], job.mesh.pipeline_rounds
+    if stages == 1:
+        return [1]
+    groups = job.decoder.layers // job.decoder.layer_period
+    return _own_first(divisors(max(groups // stages, 1)), own)
 
 
 def _mesh_changes(job: Job, plan: Plan, mesh: dict[str, int]) -> Changes:

@@ -75,6 +75,8 @@ def known() -> str:
 
 
 Problems = Iterator[tuple[str, str]]
+REMAT_OF_ROUNDS = ("dots", "full")
+"""Rematerialization policies that keep no weights for the backward pass."""
 
 
 def job_problems(job: Job, world: World) -> Problems:
@@ -430,11 +432,11 @@ def _rounds(job: Job, stages: int, groups: int) -> Problems:
             f"with mesh.pipeline_rounds {rounds}, micro-batches pass through {stages} stages in "
             f"groups of {stages}, found {micro}. Set it to a multiple of {stages}, such as {above}",
         )
-    if job.decoder.remat == "none":
+    if job.decoder.remat not in REMAT_OF_ROUNDS:
         yield (
             "model.remat",
             f"with mesh.pipeline_rounds {rounds}, the backward pass would keep weights of every "
-            "tick. Set it to dots or full",
+            f"tick, found {job.decoder.remat}. Set it to {' or '.join(REMAT_OF_ROUNDS)}",
         )
 
 

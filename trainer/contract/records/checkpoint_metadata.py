@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from trainer.contract.config.base import Section
 from trainer.contract.config.job import Checkpoint as Policy
 from trainer.contract.config.job import Job
+from trainer.contract.planning.layer_stacks import LAYERS
 from trainer.contract.planning.plan import World
 from trainer.contract.records.exclusions import Exclusions
 from trainer.contract.storage.paths import AnyPath, is_url
@@ -99,6 +100,16 @@ class CheckpointMetadata(Section):
     @property
     def bytes(self) -> int:
         return sum(self.files.values())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of an array with its layers in one dim.
+
+        A pipeline with several rounds has saved them in two.
+        """
+        shape, rounds = self.arrays[name].shape, self.job["mesh"].get("pipeline_rounds", 1)
+        if rounds == 1 or LAYERS not in name.split("."):
+            return shape
+        return (shape[0] * shape[1], *shape[2:])
 
 
 class _AnyFormat(BaseModel):
