@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from trainer.contract.planning import pipeline
-from trainer.model.pipeline_rounds import of_round
+from trainer.model.pipeline_rounds import AXIS, of_round
 from trainer.model.sharding import constrain, spec, stages
 
-AXIS = "pipeline"
 Stage = Callable[[jax.Array, Any, Any], tuple[jax.Array, Any]]
 """Function (residual stream, layers, arrays of the micro-batch) -> (residual stream, results).
 
@@ -52,7 +51,8 @@ def through_stages(
     number_of_ticks, stage_Y = pipeline.ticks(count, micro_batches, rounds), jnp.arange(count)
     dims = 1 if rounds == 1 else 2
     weights = jax.tree.map(lambda x: x.reshape(rounds, count, -1, *x.shape[dims:]), layers)
-    all_stages = jax.vmap(of_round(stage, rounds), in_axes=(0, 1, 0, 0), spmd_axis_name=AXIS)
+    all_stages = jax.vmap(stage, in_axes=(0, 1, 0), spmd_axis_name=AXIS)
+    apply = of_round(all_stages, rounds)
 
     def tick(before_YBSD: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> Any:
         number, first_YBSD = inputs
@@ -62,7 +62,7 @@ def through_stages(
         own = jax.tree.map(lambda x: _of_stages(x[chosen_Y]), of_micro_batches)
         begins_Y = (stage_Y == 0) & (round_Y == 0)
         x_YBSD = _where(begins_Y, first_YBSD, before_YBSD)
-        x_YBSD, results = all_stages(x_YBSD, weights, _of_stages(round_Y), own)
+        x_YBSD, results = apply(x_YBSD, weights, _of_stages(round_Y), own)
         x_YBSD = _of_activations(x_YBSD)
         return _passed_on(x_YBSD, rounds), (x_YBSD, results)
 

@@ -1,5 +1,7 @@
 """The stages of a pipeline: their schedule, their place, and what they cost."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.llama_jobs import job_of, world_of
@@ -9,6 +11,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.estimates.forecast import estimated
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.roofline import bounds, traffic
+from trainer.contract.estimates.search import alternatives
 from trainer.contract.planning import pipeline
 from trainer.contract.planning.mesh_layout import device_order
 from trainer.contract.planning.plan import Plan, World
@@ -24,20 +27,30 @@ def problems_of(world: World = V4_32, **sections: object) -> dict[str, str]:
     return dict(caught.value.problems)
 
 
-def plan_of(micro: int = 8, stages: int = 2, slices: int = 2, **mesh: int) -> tuple[Job, Plan]:
-    job = job_of(LLAMA_ROWS * micro, "none", pipeline=stages, **mesh)
+def plan_of(
+    micro: int = 8, stages: int = 2, slices: int = 2, remat: str = "none", **mesh: int
+) -> tuple[Job, Plan]:
+    job = job_of(LLAMA_ROWS * micro, remat, pipeline=stages, **mesh)
     data = job.data.model_copy(update={"grad_accum_steps": micro})
     job = job.model_copy(update={"data": data})
     return job, resolve(job, world_of("v5p-64", slices), CORPUS)
 
 
 @pytest.mark.parametrize(
-    ("stages", "micro", "idle"), [(1, 4, 0), (2, 8, 1 / 9), (4, 4, 3 / 7), (4, 16, 3 / 19)]
-)
+    ("stages", "micro", "rounds", "idle"),
+    [
+        (1, 4, 1, 0), (2, 8, 1, 1 / 9), (4, 4, 1, 3 / 7), (4, 16, 1, 3 / 19),
+        (2, 8, 2, 1 / 17), (4, 4, 2, 3 / 11), (4, 16, 5, 3 / 83),
+    ],
+)  # fmt: skip
 def test_a_stage_is_idle_while_the_pipeline_fills_and_drains(
-    stages: int, micro: int, idle: float
+    stages: int, micro: int, rounds: int, idle: float
 ) -> None:
-    assert pipeline.bubble(mesh_of(pipeline=stages), micro) == pytest.approx(idle)
+    assert pipeline.bubble(stages, micro, rounds) == pytest.approx(idle)
+
+
+def test_one_micro_batch_passes_through_all_stages_in_each_round() -> None:
+    assert pipeline.ticks(stages=4, micro_batches=1, rounds=3) == 12
 
 
 def test_stages_take_the_slices_before_replicas_do() -> None:
@@ -114,6 +127,57 @@ def test_a_batch_that_does_not_divide_into_micro_batches_is_refused() -> None:
     assert message.endswith("x 3 micro-batches = 24. The nearest valid value: 24")
 
 
+ROUNDS: dict[str, Any] = {
+    "mesh": {"pipeline": 2, "pipeline_rounds": 2},
+    "model": {"preset": "tiny", "layers": 4, "remat": "dots"},
+    "data": {"source": "stdlib", "seq_len": 64, "global_batch": 32, "grad_accum_steps": 2},
+}
+
+
+def test_a_stage_has_a_part_of_each_round() -> None:
+    plan = resolve(tiny_job(**ROUNDS), V4_32, CORPUS)
+    (kernel,) = [one for one in plan.parameters if one.name == "layers.mlp.up.kernel"]
+    assert kernel.shape[:2] == (2, 2)
+    assert kernel.axes[:2] == ("round", "layer")
+    assert kernel.spec == (None, "pipeline", "fsdp", None)
+    (table,) = [one for one in plan.parameters if one.name == "embedding.table"]
+    assert len(table.shape) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "message"),
+    [
+        (
+            "mesh.pipeline_rounds",
+            {"mesh": {"pipeline": 1}},
+            "found 2, but the layers are on one stage. Set mesh.pipeline, or remove this key",
+        ),
+        (
+            "mesh.pipeline_rounds",
+            {"mesh": {"pipeline_rounds": 3}},
+            "the 4 layers of 2 stages are not divisible by 3 rounds. Valid values: 1, 2",
+        ),
+        (
+            "data.grad_accum_steps",
+            {"mesh": {"pipeline": 4}, "model": {"layers": 8}},
+            "with mesh.pipeline_rounds 2, micro-batches pass through 4 stages in groups of 4, "
+            "found 2. Set it to a multiple of 4, such as 4",
+        ),
+        (
+            "model.remat",
+            {"model": {"remat": "none"}},
+            "with mesh.pipeline_rounds 2, the backward pass would keep weights of every tick, "
+            "found none. Set it to dots or full",
+        ),
+    ],
+)
+def test_rounds_that_do_not_fit_are_refused(
+    key: str, changes: dict[str, Any], message: str
+) -> None:
+    sections = {**ROUNDS, **{name: {**ROUNDS[name], **value} for name, value in changes.items()}}
+    assert problems_of(**sections) == {key: message}
+
+
 def test_few_micro_batches_are_warned_of() -> None:
     (warning,) = plan_of(micro=1, stages=2)[1].warnings
     assert warning == (
@@ -146,6 +210,31 @@ def test_only_activations_cross_slices() -> None:
     passed_on, sums = 2 * 9, 4 * 8
     assert crossing.axis == "pipeline"
     assert crossing.bytes == 4 * (passed_on + sums) * micro_batch
+
+
+def test_rounds_shorten_the_bubble_and_send_activations_more_often() -> None:
+    one, two = (plan_of(remat="full", pipeline_rounds=rounds) for rounds in (1, 2))
+    forecasts = [estimated(*planned) for planned in (one, two)]
+    assert all(forecasts)
+    attention = [forecast.parts["attention"] for forecast in forecasts if forecast]
+    assert attention[1] / attention[0] == pytest.approx((17 / 16) / (9 / 8))
+    (crossing,) = [sent for sent in traffic(*two) if sent.link == "dcn"]
+    assert crossing.axis == "pipeline"
+    assert crossing.bytes == 4 * (2 * 17 + 4 * 8) * LLAMA_ROWS // 32 * 4096 * 4096 * 2
+
+
+def test_rounds_gather_each_weight_fewer_times() -> None:
+    one, two = (plan_of(remat="full", pipeline_rounds=rounds)[1] for rounds in (1, 2))
+    array = next(array for array in one.parameters if "layer" in array.axes)
+    assert [pipeline.uses(array, plan) for plan in (one, two)] == [9, 8.5]
+
+
+def test_the_search_tries_rounds() -> None:
+    job, plan = plan_of(remat="full", micro=4)
+    found = [one for one in alternatives(job, plan) if one.plan.pipeline_rounds > 1]
+    assert {one.plan.pipeline_rounds for one in found} == {2, 4, 8, 16}
+    assert all(one.plan.mesh["pipeline"] == 2 for one in found)
+    assert {one.job.decoder.remat for one in found} == {"dots", "full"}
 
 
 def test_stages_inside_a_slice_use_its_links() -> None:
