@@ -101,9 +101,10 @@ def test_every_kind_of_layer_passes_through_stages(model, mesh):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_moments_lie_on_the_stage_of_their_layer(name):
+@pytest.mark.parametrize("mesh", [{"pipeline": 2}, ROUNDS])
+def test_moments_lie_on_the_stage_of_their_layer(name, mesh):
     optimizer = {"name": name, "learning_rate": 1e-3}
-    found = bench(_job(optimizer=optimizer, mesh={"pipeline": 2}), 4).run(4)[1]
+    found = bench(_job(optimizer=optimizer, mesh=mesh), 4).run(4)[1]
     _same(found, bench(_job(optimizer=optimizer)).run(4)[1])
 
 

@@ -22,19 +22,20 @@ JOB: dict[str, Any] = {
               "d_ff": 4096, "remat": "full", "tied_embeddings": False},
     "data": {"source": "text", "path": "x", "seq_len": 1024, "global_batch": 64,
              "grad_accum_steps": MICRO},
-    "mesh": {"pipeline": 2}, "eval": None, "sample": None, "checkpoint": None,
+    "eval": None, "sample": None, "checkpoint": None,
 }  # fmt: skip
 
 
-def test_only_activations_and_their_gradients_cross_slices() -> None:
-    job = Job.model_validate(JOB)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_only_activations_and_their_gradients_cross_slices(rounds: int) -> None:
+    job = Job.model_validate({**JOB, "mesh": {"pipeline": 2, "pipeline_rounds": rounds}})
     plan = resolve(job, world_of("v5e-16", 2), CORPUS)
     report = estimate(job, plan)
     assert report.collectives
     assert report.strategies
     crossing = [one for one in report.collectives if one.link == "dcn"]
     assert {one.axis for one in crossing} == {"pipeline"}
-    ticks = MICRO + 1
+    ticks = rounds * MICRO + 1
     passed_on = [one.bytes for one in crossing if one.count == ticks]
     assert passed_on == [ticks * activation_bytes(job, plan)] * 2, "forward and backward"
     share = report.strategies["pipeline"]
