@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from trainer.checkpoint import layer_dims
+from trainer.checkpoint.tree import digests
 from trainer.checkpoint.weights import Source, opened
 from trainer.contract.config.job import Job
 from trainer.contract.planning.lora import KERNEL, A, B
@@ -55,8 +57,9 @@ class Merged(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         here = SingleDeviceSharding(jax.devices()[0])
         like = jax.ShapeDtypeStruct(self._shapes[name], np.float32)
-        array, number = self.source.weights(name, like, here)
-        self.source.check({name: number}, self.base)
+        array = self.source.read_as_saved(name, like, here)
+        self.source.check({name: digests([array])[0]}, self.base)
+        array = layer_dims.as_wanted(array, like, here)
         stem = name.removesuffix(KERNEL)
         if stem + A in set(self.adapters):
             assert self.job.lora

@@ -96,7 +96,9 @@ def _read(
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
             with agreed(name):
-                array, numbers[name] = found.weights(name, like, lie[name])
+                array = found.read_as_saved(name, like, lie[name])
+            (numbers[name],) = digests([array])
+            array = layer_dims.as_wanted(array, like, lie[name])
             params[name] = _kept_as(like.dtype, array, lie[name])
     with agreed("whole"):
         found.check(numbers, known)
@@ -138,14 +140,11 @@ class Source:
     about: CheckpointMetadata | None = None
     """The metadata of a step folder; None for a Hugging Face folder."""
 
-    def weights(
-        self, name: str, like: jax.ShapeDtypeStruct, sharding: Sharding
-    ) -> tuple[jax.Array, int]:
-        """Reads a parameter in float32. Returns it in the shape of `like`, and its digest."""
-        shape, place = layer_dims.as_saved(self.shapes[name], like, sharding)
-        array = self.read(name, shape.shape, place)
-        (number,) = digests([array])
-        return layer_dims.as_wanted(array, like, sharding), number
+    def read_as_saved(self, name: str, like: jax.ShapeDtypeStruct, sharding: Sharding) -> jax.Array:
+        """Reads a parameter in float32, with its layers in the dims in which they were saved."""
+        saved = self.shapes.get(name, like.shape)
+        shape, place = layer_dims.as_saved(saved, like, sharding)
+        return self.read(name, shape.shape, place)
 
     def check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
         """Raises ConfigError for parameters of another model."""

@@ -14,7 +14,7 @@ letter means the same in every module of the trainer:
 Pipeline:
 
     Y stages              U ticks of a pass
-    c rounds              X places in the order of a stage's work
+    c rounds              q places in the order of a stage's work
 
 Mixture of experts:
 

@@ -120,14 +120,14 @@ def _at_places(x_Mx: jax.Array, count: int, rounds: int, length: int) -> jax.Arr
     return _padded(x_Mx, length - len(x_Mx))
 
 
-def _by_round(x_Xx: jax.Array, count: int, micro_batches: int, rounds: int) -> jax.Array:
+def _by_round(x_qx: jax.Array, count: int, micro_batches: int, rounds: int) -> jax.Array:
     """Returns arrays of places in the order of a stage's work by round: (c, M, ...)."""
     if rounds == 1:
-        return x_Xx[None]
-    x_xx = _padded(x_Xx, -len(x_Xx) % (rounds * count))
+        return x_qx[None]
+    x_xx = _padded(x_qx, -len(x_qx) % (rounds * count))
     of_groups = x_xx.reshape(-1, rounds, count, *x_xx.shape[1:])
     x_cxx = jnp.swapaxes(of_groups, 0, 1)
-    return x_cxx.reshape(rounds, -1, *x_Xx.shape[1:])[:, :micro_batches]
+    return x_cxx.reshape(rounds, -1, *x_qx.shape[1:])[:, :micro_batches]
 
 
 def _padded(x: jax.Array, more: int) -> jax.Array:
@@ -142,8 +142,8 @@ def _by_layer(
     length = len(result_UYx) - count + 1
 
     def of_stage(stage: jax.Array, result_Ux: jax.Array) -> jax.Array:
-        result_Xx = jax.lax.dynamic_slice_in_dim(result_Ux, stage, length)
-        return _by_round(result_Xx, count, micro_batches, rounds)
+        result_qx = jax.lax.dynamic_slice_in_dim(result_Ux, stage, length)
+        return _by_round(result_qx, count, micro_batches, rounds)
 
     of_stages = jax.vmap(of_stage, in_axes=(0, 1), out_axes=1, spmd_axis_name=AXIS)
     result_cYMx = of_stages(stage_Y, result_UYx)

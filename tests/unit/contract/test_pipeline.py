@@ -155,7 +155,7 @@ def test_a_stage_has_a_part_of_each_round() -> None:
         (
             "mesh.pipeline_rounds",
             {"mesh": {"pipeline_rounds": 3}},
-            "the 4 layers of 2 stages are not divisible by 3 rounds. Valid values: 1, 2",
+            "the 2 layers of a stage are not divisible by 3 rounds. Valid values: 1, 2",
         ),
         (
             "data.grad_accum_steps",

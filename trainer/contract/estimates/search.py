@@ -65,7 +65,7 @@ def _with_each_policy(
         changes["mesh.pipeline_rounds"] = rounds
     if grad_accum_steps != job.data.grad_accum_steps:
         changes["data.grad_accum_steps"] = grad_accum_steps
-    policies = [one for one in REMAT_POLICIES if one in REMAT_OF_ROUNDS or rounds == 1]
+    policies = REMAT_POLICIES if rounds == 1 else REMAT_OF_ROUNDS
     first = job.decoder.remat if job.decoder.remat in policies else policies[0]
     try:
         changed = _changed(job, changes | {"model.remat": first})

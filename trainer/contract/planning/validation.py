@@ -400,10 +400,17 @@ def _stages(job: Job, stages: int) -> Problems:
     layers, period = job.model.layers, job.model.layer_period
     groups, rest = divmod(layers, period)
     if rounds > 1:
-        yield from _rounds(job, stages, 0 if rest else groups // stages)
-    if groups % stages == rest == 0:
-        return
+        yield from _rounds(job, stages)
     kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
+    if groups % stages == rest == 0:
+        of_stage = groups // stages
+        if of_stage % rounds:
+            yield (
+                "mesh.pipeline_rounds",
+                f"the {layers // stages} layers of a stage are not divisible by {rounds} rounds"
+                f"{kinds}. Valid values: {sizes_text(of_stage)}",
+            )
+        return
     yield (
         "mesh.pipeline",
         f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
@@ -411,20 +418,9 @@ def _stages(job: Job, stages: int) -> Problems:
     )
 
 
-def _rounds(job: Job, stages: int, groups: int) -> Problems:
-    """Yields conflicts of the rounds of a pipeline whose stages have `groups` groups of layers.
-
-    A group has one layer, or a whole period of kinds of layers.
-    """
+def _rounds(job: Job, stages: int) -> Problems:
+    """Yields conflicts of a pipeline's rounds with the micro-batches and rematerialization."""
     rounds, micro = job.mesh.pipeline_rounds, job.data.grad_accum_steps
-    if groups % rounds or not groups:
-        period = job.decoder.layer_period
-        kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
-        yield (
-            "mesh.pipeline_rounds",
-            f"the {job.decoder.layers} layers of {stages} stages are not divisible by {rounds} "
-            f"rounds{kinds}. Valid values: {sizes_text(groups) if groups else '1'}",
-        )
     if micro % stages:
         above = -(-micro // stages) * stages
         yield (
