@@ -1,5 +1,7 @@
 """The digest of an array: any changed bit shows, no way of splitting it does."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,3 +46,10 @@ def test_rows_of_zeros_at_the_end_do_not_count():
 def test_it_knows_the_dtypes_of_a_state(dtype):
     array = jnp.arange(1, 9).astype(dtype)
     assert compiled(array) != compiled(array.at[3].set(0))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 6, 8), (4, 1, 6, 8), (1, 4, 6, 8)])
+@pytest.mark.parametrize("saved", [SHAPE, (2, 2, 6, 8), (4, 1, 6, 8)])
+def test_layers_in_other_dims_have_the_digest_of_those_saved(shape, saved):
+    of_those_saved = jax.jit(partial(digest, saved=saved))
+    assert of_those_saved(ARRAY.reshape(shape)) == compiled(ARRAY.reshape(saved))
