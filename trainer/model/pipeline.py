@@ -58,7 +58,7 @@ def through_stages(
         number, first_YBSD = inputs
         place_Y = jnp.clip(number - stage_Y, 0, number_of_ticks - count)
         round_Y = place_Y // count % rounds
-        chosen_Y = place_Y // (count * rounds) * count + place_Y % count if rounds > 1 else place_Y
+        chosen_Y = place_Y // (count * rounds) * count + place_Y % count
         own = jax.tree.map(lambda x: _of_stages(x[chosen_Y]), of_micro_batches)
         begins_Y = (stage_Y == 0) & (round_Y == 0)
         x_YBSD = _where(begins_Y, first_YBSD, before_YBSD)
