@@ -1,16 +1,16 @@
 """What a forecast becomes when a step recomputes exactly what the step of a source does.
 
-Slipway recomputes all of a layer, or all but its matrix products; other systems choose among the
-products of a layer. The correction is arithmetic: products take time in proportion to their FLOPs.
-No step recomputes the product out of an MLP, since no gradient needs its result; that of experts is
-recomputed, because the gradient of the router's weights needs it.
+Slipway recomputes all of a layer, all but its matrix products, or all but what it offloads; other
+systems choose among the products of a layer. The correction is arithmetic: products take time in
+proportion to their FLOPs. No step recomputes the product out of an MLP, since no gradient needs its
+result; that of experts is recomputed, because the gradient of the router's weights needs it.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from launcher.planning.planner import TrainingLaunch
-from trainer.contract.config.model import Model
+from trainer.contract.config.model import Model, Offloaded
 from trainer.contract.estimates import roofline
 from trainer.contract.estimates.forecast import (
     ATTENTION,
@@ -22,6 +22,10 @@ from trainer.contract.estimates.forecast import (
 Product = Literal["qkv", "out", "mlp_in", "mlp_down", "attention"]
 """What a layer's backward pass can compute again: the products before attention, after it, into and
 out of the MLP or the experts, and the kernel of attention."""
+PRODUCTS: dict[Offloaded, Product] = {
+    "qkv": "qkv", "attention_output": "out", "mlp_hidden": "mlp_in",
+}  # fmt: skip
+"""Product of a layer whose results are offloaded under a name of `model.offload`."""
 FUSED_SAVES = 2
 """Products of attention that a fused backward kernel saves: 5 instead of 3 and 4."""
 PASSES = 3
@@ -45,7 +49,7 @@ def of_launch(launch: TrainingLaunch) -> set[Product]:
     """Returns what the step of a launch computes again."""
     model = launch.job.decoder
     if model.remat == "full":
-        return {*get_args(Product)}
+        return {*get_args(Product)} - {PRODUCTS[name] for name in model.offload if name in PRODUCTS}
     found: set[Product] = set()
     if roofline.recomputes_attention(launch.job, launch.plan):
         found.add("attention")

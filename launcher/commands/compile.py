@@ -105,6 +105,8 @@ def _print(
             f"of the temporaries, by estimate: gradients {format_bytes(estimate['gradients'])}, "
             f"activations kept for the backward pass {format_bytes(estimate['kept'])}"
         )
+    if verdict.host_bytes:
+        lines.append(f"in the memory of the host, per device: {format_bytes(verdict.host_bytes)}")
     if verdict.evaluation_bytes:
         lines.append(f"an evaluation needs {format_bytes(verdict.evaluation_bytes)}")
     if verdict.products:

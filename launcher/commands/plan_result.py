@@ -157,6 +157,9 @@ class PlanResult:
     """Bytes of a standby process; None for a job with `command`."""
     host_memory: HostMemoryForecast | None
     """Forecast of the memory of each host; None for a job with `command`."""
+    offloaded_bytes_per_device: int | None
+    """Bytes of activations that a device copies to the memory of its host in a step, and as many
+    back; None for a job with `command`."""
     checkpoint_interval: SaveInterval | None
     """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
     settled_checkpoint_interval: SaveInterval | None
@@ -191,6 +194,7 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
         in_memory_bytes_per_host=training and training.in_memory_bytes,
         standby_bytes_per_host=training and training.standby_bytes,
         host_memory=training and HostMemoryForecast.of(training),
+        offloaded_bytes_per_device=training and training.offloaded_bytes,
         checkpoint_interval=training and training.first_save_interval,
         settled_checkpoint_interval=training and training.settled_save_interval,
         host_check=training and training.host_check,

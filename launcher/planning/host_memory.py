@@ -21,6 +21,7 @@ REMEDIES = {
     "arrays": ("model", LESS_STATE),
     "initialization": ("model", "Use more hosts, or a smaller model"),
     "step": ("data.global_batch", "Set data.grad_accum_steps higher, or model.remat: full"),
+    "offloaded activations": ("model.offload", "Offload fewer of them, or use more hosts"),
     "loader": ("data.global_batch", "Use more hosts, or a smaller batch"),
     "tokenizer": ("data", "Tokenize the text beforehand, and use source: tokens"),
     "standby process": ("retries.standby_after_s", "Set it to null"),

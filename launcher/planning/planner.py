@@ -22,7 +22,7 @@ from trainer.contract.errors import Problem
 from trainer.contract.estimates import host_memory as estimates
 from trainer.contract.estimates.host_check import HostCheckCost, host_check_cost
 from trainer.contract.estimates.host_memory import HostMemory
-from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.estimates.roofline import Bounds, bounds, offloaded_bytes
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.save_interval import SaveInterval, choose, settled
@@ -148,6 +148,11 @@ class TrainingLaunch(LaunchSpec):
     def standby_bytes(self) -> int:
         """Bytes of a standby process on each host beside the program; 0 without one."""
         return estimates.standby_bytes(self.job)
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of activations that a device copies to its host's memory in a step, and back."""
+        return offloaded_bytes(self.job, self.plan)
 
     @property
     def host_memory(self) -> HostMemory:

@@ -110,7 +110,7 @@ def estimate(
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(
         True, needed, available, memory, compile_s, "", sent, strategies,
-        schedule=followed, products=counted,
+        schedule=followed, products=counted, host_bytes=found.host_temp_size_in_bytes,
     )  # fmt: skip
     return _with_evaluation(verdict, program, batch) if job.eval else verdict
 

@@ -81,12 +81,12 @@ def _tensor(job: Job, plan: Plan) -> int:
 def _recomputed_sums(job: Job) -> int:
     """Returns the all-reduces of a layer that full rematerialization repeats.
 
-    They are that of attention, whose sum the feed-forward part needs, and that at the layer's end
-    if a norm reads it.
+    They are that of attention, whose sum the feed-forward part needs unless it is offloaded, and
+    that at the layer's end if a norm reads it.
     """
     if job.decoder.remat != "full":
         return 0
-    return 2 if norm_places(job.decoder)[1] else 1
+    return norm_places(job.decoder)[1] + ("attention_output" not in job.decoder.offload)
 
 
 def _data(plan: Plan) -> int:

@@ -13,6 +13,7 @@ from trainer.contract.config.model import Model
 from trainer.contract.config.model_parts import RopeScaling
 from trainer.model.attention_kernels import Attend, reference_attention, score_scale
 from trainer.model.layers import Norm, Projection, rotate
+from trainer.model.remat import named
 from trainer.model.sharding import constrain, whole_sequences, whole_sequences_of_heads
 
 KeyValue = tuple[jax.Array, jax.Array]
@@ -100,6 +101,9 @@ class Attention(nnx.Module):
         query_BSHh = constrain(self.query(x_BSD), "batch", "sequence", "heads", None)
         key_BSKh = constrain(self.key(x_BSD), "batch", "sequence", "kv_heads", None)
         value_BSKh = constrain(self.value(x_BSD), "batch", "sequence", "kv_heads", None)
+        query_BSHh, key_BSKh, value_BSKh = (
+            named(x, "qkv") for x in (query_BSHh, key_BSKh, value_BSKh)
+        )
         if self.model.qk_norm:
             query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
         if self.model.positions == "rotary":

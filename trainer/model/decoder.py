@@ -15,9 +15,9 @@ from flax import nnx
 from trainer.contract.config.model import Model
 from trainer.contract.planning.layer_stacks import Stack, layer_stacks
 from trainer.contract.planning.parameter_shapes import norm_places
-from trainer.model import dropout, gpu_attention, quantized
+from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue, cache_widths
-from trainer.model.attention_kernels import KERNEL_RESULT, Attend, score_scale, softcapped
+from trainer.model.attention_kernels import Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
 from trainer.model.latent_attention import LatentAttention
 from trainer.model.layer_scan import Body, scan_layers
@@ -26,6 +26,7 @@ from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
 from trainer.model.moe_routing import Balance
 from trainer.model.pipeline import in_rounds, through_stages
+from trainer.model.remat import named, rematerialized
 from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue
@@ -39,21 +40,6 @@ EMBEDDING_DEVIATION = 0.02
 understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
-
-# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` keeps what the attention kernels
-# return (that of TPUs by name), and by name the results of products in 8 bits. It does not keep
-# their sums of 32 bits, whose parts are a batch dim.
-_BOTH = jax.checkpoint_policies.save_from_both_policies
-REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "dots": _BOTH(
-        _BOTH(
-            jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-            jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT, quantized.PRODUCT),
-        ),
-        gpu_attention.is_forward_pass,
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 @dataclass(frozen=True)
@@ -95,6 +81,7 @@ class Layer(nnx.Module):
         normal_BSD = _normal(self.attention_norm, x_BSD)
         with jax.named_scope("attention"):
             mixed_BSD = self.attention(normal_BSD, positions_BS, attend, window)
+            mixed_BSD = named(mixed_BSD, "attention_output")
         mixed_BSD = _normal(self.attention_post_norm, mixed_BSD)
         site = dropout.ATTENTION
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_BS, number, site, self.rate)
@@ -314,9 +301,10 @@ class Decoder(nnx.Module):
             def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
                 weights, number = layer
                 module = nnx.merge(graph, weights)
+                x_BSD = named(x_BSD, "layer_input")
                 return module(x_BSD, positions_BS, attend, window, number, dropout_keys_BS)
 
-            return self._rematerialized(one_layer)
+            return rematerialized(self.model, one_layer)
 
         return scan_layers(self.model, body, x_BSD, layers)
 
@@ -441,12 +429,6 @@ class Decoder(nnx.Module):
             unroll=not self.model.scan_layers,
         )
         return x_MB1D[0], jax.tree.map(lambda x: x[:, 0], results_LM)
-
-    def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        if self.model.remat == "none":
-            return body
-        # Inside a scan, XLA cannot merge recomputation and forward pass: no barrier is needed.
-        return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
 def _stacked_layers(rngs: nnx.Rngs, stack: Stack, moe: str, chunks: int) -> Layer:

@@ -11,6 +11,7 @@ from trainer.contract.config.model import Model
 from trainer.model.attention import KeyValue, residual_gain, rotary_frequencies, with_all_keys
 from trainer.model.attention_kernels import Attend, reference_attention, score_scale
 from trainer.model.layers import Norm, Projection, rotate
+from trainer.model.remat import named
 from trainer.model.sharding import constrain
 
 INTO_LATENT, OF_HEADS = ("embed", "latent"), ("embed", "heads", "head_dim")
@@ -106,7 +107,7 @@ class LatentAttention(nnx.Module):
             query_BSHh = self.query(x_BSD)
         else:
             query_BSHh = self.query_up(self.query_norm(self.query_down(x_BSD)))
-        query_BSHh = constrain(query_BSHh, "batch", "sequence", "heads", None)
+        query_BSHh = named(constrain(query_BSHh, "batch", "sequence", "heads", None), "qkv")
         plain_BSHp, rotary_BSHo = jnp.split(query_BSHh, [self.latent.plain_dim], axis=-1)
         return plain_BSHp, self._rotated(rotary_BSHo, positions_BS, window)
 
@@ -124,7 +125,7 @@ class LatentAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the keys (B, S, H, h) and values (B, S, H, v) of all heads."""
         expanded_BSHx = self.key_value_up(latent_BS1r[:, :, 0])
-        expanded_BSHx = constrain(expanded_BSHx, "batch", "sequence", "heads", None)
+        expanded_BSHx = named(constrain(expanded_BSHx, "batch", "sequence", "heads", None), "qkv")
         plain_BSHp, value_BSHv = self._of_keys_and_values(expanded_BSHx)
         shape = (*plain_BSHp.shape[:-1], self.latent.rotary_dim)
         rotary_BSHo = jnp.broadcast_to(rotary_BS1o, shape)

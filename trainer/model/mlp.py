@@ -14,6 +14,7 @@ from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import hidden_parts
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
+from trainer.model.remat import named
 from trainer.model.sharding import constrain
 
 CLAMP, SIGMOID_SCALE = 7.0, 1.702
@@ -70,5 +71,6 @@ class MLP(nnx.Module):
 
     def __call__(self, x_BSD: jax.Array) -> jax.Array:
         """Returns the output (B, S, D)."""
-        hidden_BSF = ACTIVATIONS[self.kind](*(getattr(self, part)(x_BSD) for part in self.parts))
-        return self.down(constrain(hidden_BSF, "batch", "sequence", "mlp"))
+        parts = (named(getattr(self, part)(x_BSD), "mlp_hidden") for part in self.parts)
+        hidden_BSF = constrain(ACTIVATIONS[self.kind](*parts), "batch", "sequence", "mlp")
+        return self.down(hidden_BSF)

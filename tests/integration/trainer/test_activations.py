@@ -1,6 +1,6 @@
 """What layers keep for the backward pass, by arithmetic and by JAX's own gradients."""
 
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.llama_jobs import CORPUS, world_of
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.activations import kept_per_token
+from trainer.contract.config.model import Offloaded
+from trainer.contract.estimates.activations import kept_per_token, offloaded_per_token
 from trainer.contract.planning.planner import resolve
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
@@ -30,8 +31,8 @@ def job_of(remat: str, length: int = LENGTH, **model: Any) -> Job:
     )
 
 
-def kept_by_jax(job: Job) -> int:
-    """Bytes of all that has a leading dim for the layer and is no weight."""
+def kept_by_jax(job: Job, space: jax.memory.Space = jax.memory.Space.Device) -> int:
+    """Bytes in a memory of all that has a leading dim for the layer and is no weight."""
     plan = resolve(job, world_of("v5e-1"), CORPUS)
     network = Network.of(job, plan)
 
@@ -42,12 +43,12 @@ def kept_by_jax(job: Job) -> int:
 
     params = jax.eval_shape(network.initial)
     with jax.set_mesh(meshes.build(plan, jax.devices()[:1])):
-        leaves = jax.tree.leaves(jax.eval_shape(backward, params))
+        leaves = jax.make_jaxpr(backward)(params).out_avals
     weights = {array.shape for array in params.values()}
     return sum(
         x.size * x.dtype.itemsize
         for x in leaves
-        if x.shape[:1] == (LAYERS,) and x.shape not in weights
+        if x.shape[:1] == (LAYERS,) and x.shape not in weights and x.memory_space == space
     )
 
 
@@ -96,3 +97,20 @@ def test_a_layer_with_the_kernel_of_tpus_keeps_what_jax_asks_for(remat: str) -> 
     plan = resolve(job, world_of("v5e-1"), CORPUS)
     assert plan.attention == "splash"
     assert kept_per_token(job, plan) * LAYERS * ROWS * length == kept_by_jax(job)
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize(
+    "kind",
+    ["grouped heads", "norms before and after", "experts and shared ones", "latent attention"],
+)
+def test_a_layer_offloads_what_jax_keeps_in_the_memory_of_the_host(remat: str, kind: str) -> None:
+    for offload in (["layer_input", "qkv"], [*get_args(Offloaded)]):
+        job = job_of(remat, **KINDS[kind], offload=offload)
+        plan = resolve(job, world_of("v5e-1"), CORPUS)
+        tokens = LAYERS * ROWS * LENGTH
+        assert offloaded_per_token(job, plan) * tokens == kept_by_jax(job, jax.memory.Space.Host)
+        # Besides, routers keep two numbers per token.
+        assert kept_per_token(job, plan) == pytest.approx(
+            kept_by_jax(job) / tokens, rel=0.02, abs=8
+        )

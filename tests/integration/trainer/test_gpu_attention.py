@@ -22,7 +22,7 @@ from trainer.contract.planning.planner import resolve
 from trainer.distributed import mesh as meshes
 from trainer.model import gpu_attention
 from trainer.model.attention_kernels import attend
-from trainer.model.decoder import REMAT_POLICIES
+from trainer.model.remat import REMAT_POLICIES
 from trainer.step.train_step import TrainProgram
 
 ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 32

@@ -18,6 +18,7 @@ MESHES = {
     "fsdp 2, context 2, tensor 2": (8, {"context": 2, "tensor": 2}),
     "context 2, tensor 4, kv heads replicated": (8, {"context": 2, "tensor": 4}),
 }
+OFFLOAD = ["layer_input", "qkv", "attention_output", "mlp_hidden"]
 TORUS = {"platform": "tpu", "accelerator": "v4-16", "simulated": True,
          "topology": (2, 2, 2), "host_bounds": (2, 2, 2)}  # fmt: skip
 
@@ -87,10 +88,33 @@ def test_dropout_does_not_depend_on_the_micro_batch():
     np.testing.assert_allclose(whole, parts, rtol=1e-5)
 
 
-@pytest.mark.parametrize("model", [{}, {"remat": "dots"}, {"remat": "full"}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"remat": "dots"},
+        {"remat": "full"},
+        {"remat": "dots", "offload": ["layer_input"]},
+        {"remat": "full", "offload": OFFLOAD},
+    ],
+)
 @pytest.mark.parametrize("facts", [{}, TPU], ids=["written out", "in a loop"])
 def test_scan_and_rematerialization_change_no_number(alone, model, facts):
     """On CPU the layers are always written out: the loop is asked for by what the plan says."""
     made = bench(_job(model={"compute_dtype": "float32", **model}), 1, **facts)
     assert (" while(" in made.text) == bool(facts)
     np.testing.assert_allclose(_losses(made, 5), [m.loss for m in alone[:5]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "mesh"),
+    [
+        (8, {"data": 2, "fsdp": 2, "tensor": 2}),
+        (8, {"context": 2, "tensor": 4}),
+        (4, {"pipeline": 2}),
+    ],
+)
+def test_losses_with_offloaded_activations_do_not_depend_on_the_mesh(alone, devices, mesh):
+    model = {"remat": "full", "offload": OFFLOAD}
+    made = bench(_job(model=model, mesh=mesh, data={"grad_accum_steps": 2}), devices)
+    np.testing.assert_allclose(_losses(made), [m.loss for m in alone], rtol=1e-5)

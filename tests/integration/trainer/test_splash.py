@@ -19,7 +19,7 @@ from trainer.data.packing import in_order_of_chunks
 from trainer.distributed import mesh as meshes
 from trainer.model import splash_attention
 from trainer.model.attention_kernels import attend
-from trainer.model.decoder import REMAT_POLICIES
+from trainer.model.remat import REMAT_POLICIES
 
 ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 512, 4, 2, 128
 SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]

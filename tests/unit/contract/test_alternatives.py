@@ -100,6 +100,11 @@ def test_the_job_as_it_is_comes_first_and_needs_no_override() -> None:
     assert found[0] == Alternative(job, plan, {})
 
 
+def test_every_alternative_of_a_job_that_offloads_recomputes_something() -> None:
+    _, found = of(tiny_job(model={"preset": "tiny", "remat": "full", "offload": ["qkv"]}))
+    assert {one.job.decoder.remat for one in found} == {"dots", "full"}
+
+
 def test_axis_that_takes_the_rest_is_not_overridden() -> None:
     _, found = of(tiny_job(mesh={"fsdp": -1}))
     two = [one.overrides for one in found if one.plan.mesh["tensor"] == 2]

@@ -10,7 +10,16 @@ from benchmarks.gpu import LARGE
 from tests.support.jobs import job_of as any_job
 from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.forecast import HOST, HOST_S, RANGES, estimated, of_schedule
+from trainer.contract.estimates.forecast import (
+    FORWARD_SHARE,
+    HOST,
+    HOST_BYTES_PER_S,
+    HOST_COPIES,
+    HOST_S,
+    RANGES,
+    estimated,
+    of_schedule,
+)
 from trainer.contract.estimates.roofline import bounds
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
@@ -103,3 +112,19 @@ def test_an_h200_is_as_fast_as_the_benchmark_that_set_it() -> None:
         model=LARGE, data={"seq_len": 4096, "global_batch": 16, "mask_across_documents": False}
     )
     assert step(job, world_of("h200-1")).step_s == pytest.approx(1.159 - 0.047, rel=0.05)
+
+
+def test_copies_to_the_host_cost_only_what_work_does_not_hide() -> None:
+    def waits(*names: str) -> float | None:
+        job = job_of(64, "full")
+        model = job.decoder.model_copy(update={"offload": [*names]})
+        parts = step(job.model_copy(update={"model": model}), world_of("v5p-64")).parts
+        return parts.get(HOST_COPIES)
+
+    assert waits() is None
+    assert waits("layer_input") == 0
+    # Two rows of 4,096 tokens on a device; the copies back hide behind the rest of the work.
+    copied_s = 2 * 4096 * 32 * 4 * 14336 / HOST_BYTES_PER_S
+    forward_s = FORWARD_SHARE * (step(job_of(64, "full"), world_of("v5p-64")).step_s)
+    found = waits("mlp_hidden")
+    assert found and 0.8 * (copied_s - forward_s) < found < copied_s

@@ -162,3 +162,13 @@ def test_a_custom_model_counts_its_gradients_and_has_no_export() -> None:
     assert found.phase("run").parts["step"] == 2 * gradients
     assert found.export_bytes == 0
     assert forecast(job, world).export_bytes > PROCESS_BYTES
+
+
+def test_offloaded_activations_are_in_the_memory_of_hosts_of_accelerators() -> None:
+    job = job_of(model={**MODEL, "remat": "full", "offload": ["layer_input"]})
+    found = forecast(job, REAL_V4_32)
+    rows_of_a_host, width, bytes_each = 16 // 4, 64, 2
+    assert [phase.parts.get("offloaded activations") for phase in found.phases] == [
+        None, None, None, *2 * [2 * rows_of_a_host * 64 * width * bytes_each],
+    ]  # fmt: skip
+    assert "offloaded activations" not in forecast(job, cpu_world(1, 4)).peak.parts

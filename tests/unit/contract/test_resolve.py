@@ -70,6 +70,11 @@ def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
     assert plan.padded_vocab % 3 == 0
 
 
+def test_offload_needs_rematerialization() -> None:
+    model = {"preset": "tiny", "offload": ["qkv"]}
+    assert "Set model.remat to full or dots" in problems_of(model=model)["model.offload"]
+
+
 def test_all_problems_are_reported_at_once() -> None:
     model = {"preset": "tiny", "kv_heads": 3, "head_dim": 15}
     found = problems_of(model=model, mesh={"tensor": 3}, data=data(path="*.txt"))

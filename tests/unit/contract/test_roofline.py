@@ -4,8 +4,9 @@ import pytest
 
 from tests.support.llama_jobs import CORPUS, found, job_of, world_of
 from tests.support.worlds import tpu_world
+from trainer.contract.config.job import Job
 from trainer.contract.estimates.activations import least_kept_per_token
-from trainer.contract.estimates.roofline import bounds, traffic
+from trainer.contract.estimates.roofline import bounds, offloaded_bytes, traffic
 from trainer.contract.planning.planner import resolve
 
 KERNELS = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -111,3 +112,26 @@ def test_traffic_between_slices_is_that_of_the_network() -> None:
     job, world = job_of(64, data=2), world_of("v5p-64", slices=2)
     sent = traffic(job, resolve(job, world, CORPUS))
     assert [(one.axis, one.link) for one in sent] == [("fsdp", "ici"), ("data", "dcn")]
+
+
+def test_products_of_offloaded_activations_are_not_recomputed() -> None:
+    job = offloading("layer_input", "qkv", "attention_output")
+    best, world = found(job, world_of("v5p-64")), world_of("v5p-64")
+    again = 32 * 2 * 4096 * 14336 + ATTENTION
+    assert best.program_flops - best.model_flops == 64 * 4096 * 2 * again
+    copied = 2 * (2 * 4096 + 4096 + 2 * 1024)
+    assert offloaded_bytes(job, resolve(job, world, CORPUS)) == 2 * 4096 * 32 * copied
+
+
+def test_micro_batches_copy_the_same_bytes_to_the_host() -> None:
+    whole, world = offloading("qkv"), world_of("v5p-64")
+    data = whole.data.model_copy(update={"grad_accum_steps": 2})
+    parts = whole.model_copy(update={"data": data})
+    copied, again = (offloaded_bytes(job, resolve(job, world, CORPUS)) for job in (whole, parts))
+    assert copied == again > 0
+
+
+def offloading(*names: str) -> Job:
+    job = job_of(64, "full")
+    model = job.decoder.model_copy(update={"offload": [*names]})
+    return job.model_copy(update={"model": model})

@@ -9,6 +9,7 @@ from trainer.analysis.forecast.costs import PRODUCT_CYCLES, Costs
 from trainer.analysis.forecast.links import LINK_SHARE, Links
 from trainer.analysis.forecast.schedule import follow
 from trainer.analysis.hlo import Program
+from trainer.contract.estimates.forecast import HOST_BYTES_PER_S
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
@@ -121,6 +122,27 @@ def test_copy_to_the_memory_of_the_host_is_slower_than_within_hbm() -> None:
     assert {*near.parts} == {"waits for copies"}
     assert {*far.parts} == {"waits for host memory"}
     assert far.device_s > 50 * near.device_s
+
+
+def test_copies_to_the_host_and_back_pass_each_other() -> None:
+    stack, part = "bf16[64,1024,1024]{2,1,0:S(5)}", "bf16[1,1024,1024]{2,1,0}"
+
+    def copied(*lines: str) -> float:
+        given = f"%h = {stack} parameter(1)", f"%u = {part} parameter(2)", "%i = s32[] parameter(3)"
+        return followed(*given, *lines).device_s
+
+    write = (
+        f"%w = (({stack}, {part}, s32[]), {stack}, u32[]) dynamic-update-slice-start(%h, %u, %i)"
+    )
+    read = f"%r = (({stack}, s32[]), {part}, u32[]) dynamic-slice-start(%h, %i)"
+    wrote, done = (
+        f"%wd = {stack} dynamic-update-slice-done(%w)",
+        f"%rd = {part} dynamic-slice-done(%r)",
+    )
+    one_way = 2 * 1024 * 1024 / HOST_BYTES_PER_S
+    assert copied(write, wrote) == pytest.approx(one_way, rel=0.01)
+    assert copied(read, done) == pytest.approx(one_way, rel=0.01)
+    assert copied(write, read, wrote, done) == pytest.approx(one_way, rel=0.01)
 
 
 def test_custom_calls_without_work_are_free() -> None:

@@ -15,6 +15,8 @@ from trainer.analysis.hlo import Instruction, Program
 from trainer.contract.estimates.forecast import (
     ATTENTION,
     COLLECTIVES,
+    HOST_BYTES_PER_S,
+    HOST_COPIES,
     MATRIX_PRODUCTS,
     OTHER_FUSIONS,
 )
@@ -31,7 +33,9 @@ ON_SPARSE_CORES = 'async_execution_thread="sparsecore"'
 PRODUCTS = ("convolution", "dot")
 PROJECTION = re.compile(r"\battention/dot_general")
 """Scope of attention's products with weights; its other products are of queries, keys, values."""
-COPIES, HOST_COPIES = "waits for copies", "waits for host memory"
+COPIES = "waits for copies"
+TO_HOST, FROM_HOST = "copies to host memory", "copies from host memory"
+"""Directions of the link between a chip and its host, which can be used at the same time."""
 MOVES = (
     "copy", "copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice", "gather",
     "scatter", "fusion", "convolution", "dot", "custom-call", "reduce", "reduce-window", "sort",
@@ -49,8 +53,6 @@ at 90 % of that of a v5p. Less what they need not recompute, MaxText's measureme
 on v6e-128 and 8B on v6e-256 give 0.81 and 0.88, and that of Llama 2 70B on v5p-1024 gives 0.96
 (rows of docs/published that set constants).
 """
-HOST_BYTES_PER_S = 16e9
-"""Bytes/s of a chip to its host's memory, in one direction: "How to Scale Your Model", "TPUs"."""
 
 
 class Costs:
@@ -104,13 +106,16 @@ class Costs:
 
     def _asynchronous(self, one: Instruction) -> Cost | None:
         """Returns the cost of a copy beside the core, or of work on the SparseCores."""
-        size = max((self._size_of(one, name) for name in one.operands), default=0)
+        sizes = [self._size_of(one, name) for name in one.operands]
+        size = max(sizes, default=0)
         if ON_SPARSE_CORES in one.attributes:
             return Cost(size / self._hbm_bytes_per_s, OTHER_FUSIONS, (SPARSE_CORES,))
         if one.opcode in ("slice-start", "dynamic-slice-start"):
             size = one.bytes - size
+        elif one.opcode == "dynamic-update-slice-start":
+            size = sizes[1]
         if HOST_SPACE in SPACE.findall(one.shape):
-            return Cost(size / HOST_BYTES_PER_S, HOST_COPIES, ("host memory",))
+            return Cost(size / HOST_BYTES_PER_S, HOST_COPIES, (_direction(one),))
         return Cost(size / self._hbm_bytes_per_s, COPIES, ("copies",))
 
     def _on_core(self, computation: str, one: Instruction) -> Cost | None:
@@ -157,6 +162,18 @@ class Costs:
             if found := next(filter(None, map(self._collective_in, one.called)), None):
                 return found
         return None
+
+
+def _direction(copy: Instruction) -> str:
+    """Returns the direction of a copy between a chip and its host.
+
+    The result of a plain copy begins with its destination.
+    """
+    if copy.opcode == "copy-start":
+        to_host = HOST_SPACE in SPACE.findall(copy.shape.split("}")[0])
+    else:
+        to_host = copy.opcode == "dynamic-update-slice-start"
+    return TO_HOST if to_host else FROM_HOST
 
 
 def _is_piece(one: Instruction) -> bool:

@@ -21,6 +21,9 @@ from trainer.contract.config.presets import PRESETS
 Precision = Literal["int8", "fp8"]
 """Formats of matrix products that are narrower than every compute dtype."""
 
+Offloaded = Literal["layer_input", "qkv", "attention_output", "mlp_hidden"]
+"""Activations of a layer that the memory of the host can keep."""
+
 GIVEN = ("vocab_size", "rngs")
 """Arguments that Slipway passes to a custom model."""
 
@@ -162,6 +165,13 @@ class Model(Section):
         default="none",
         description="Activations that the backward pass recomputes: `none`, all but matrix "
         "products (`dots`), or all of a layer (`full`).",
+    )
+    offload: list[Offloaded] = Field(
+        default=[],
+        description="Activations that the backward pass reads from the memory of the host, with "
+        "`remat: dots` or `full`. Each is one of `layer_input`, `qkv` (the products of queries, "
+        "keys and values), `attention_output` and `mlp_hidden` (the MLP's products before its "
+        "activation).",
     )
     compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",

@@ -1,14 +1,16 @@
-"""Activation memory of a layer: kept for the backward pass, and live while differentiated.
+"""Activation memory of a layer: kept for the backward pass on the device or in the memory of the
+host, and live while differentiated.
 
 References:
     Rematerialization: https://arxiv.org/abs/1604.06174
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
+from trainer.contract.config.model import Offloaded
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.attention import packed_documents
@@ -40,23 +42,37 @@ def kept_per_token(job: Job, plan: Plan) -> int:
 
     `full` keeps the layer's input. `dots` also keeps the outputs of its products with weights,
     except the last, and of an attention kernel. `none` keeps everything that JAX's gradients
-    need.
+    need. What is offloaded is not kept.
     """
-    of = _Activations.of(job, plan)
+    of, offload = _Activations.of(job, plan), job.decoder.offload
     if job.decoder.remat == "full":
-        return of.stream
+        return 0 if "layer_input" in offload else of.stream
     if job.decoder.remat == "dots":
-        return of.of_products + of.kernel + of.document_sums + of.adapters + of.adapted
+        kept = of.of_products + of.kernel + of.document_sums + of.adapters + of.adapted
+        return kept - of.offloaded(offload)
     return 2 * of.stream + of.norms + of.attention + of.mlp + of.adapters
+
+
+def offloaded_per_token(job: Job, plan: Plan) -> int:
+    """Returns the bytes per token that a device copies to its host's memory in a layer, and back.
+
+    `model.offload` names them. CPU devices copy nothing.
+    """
+    if plan.world.on_cpu:
+        return 0
+    return _Activations.of(job, plan).offloaded(job.decoder.offload)
 
 
 def least_kept_per_token(job: Job, plan: Plan) -> int:
     """Returns the bytes per token that any compiler keeps if it recomputes no product with weights.
 
-    With `none` a compiler may recompute everything else where it is needed, as `dots` does.
+    With `none` a compiler may recompute everything else where it is needed, as `dots` does. What is
+    offloaded counts: it is written to HBM and read from it in both passes, like what is kept.
     """
-    of = _Activations.of(job, plan)
-    return of.stream if job.decoder.remat == "full" else of.of_products
+    of, offload = _Activations.of(job, plan), job.decoder.offload
+    if job.decoder.remat != "full":
+        return of.of_products
+    return of.offloaded({"layer_input", *offload})
 
 
 def worked_on_per_token(job: Job, plan: Plan) -> int:
@@ -120,6 +136,16 @@ class _Activations:
         """
         of_attention = self.query + self.key_value + self.latents
         return 2 * self.stream + of_attention + self.mlp_products + self.last_product
+
+    def offloaded(self, names: Collection[Offloaded]) -> int:
+        """Returns the bytes of the activations with these names."""
+        sizes: dict[Offloaded, int] = {
+            "layer_input": self.stream,
+            "qkv": self.query + self.key_value,
+            "attention_output": self.stream,
+            "mlp_hidden": self.mlp_products,
+        }
+        return sum(sizes[name] for name in set(names))
 
     @property
     def attention(self) -> int:

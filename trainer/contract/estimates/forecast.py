@@ -20,7 +20,7 @@ from trainer.contract.protocol.reports import StepSchedule
 
 Basis = Literal["compiled schedule", "calibrated estimate"]
 MATRIX_PRODUCTS, ATTENTION, OTHER_FUSIONS = "matrix products", "attention", "other fusions"
-HOST = "host"
+HOST, HOST_COPIES = "host", "waits for host memory"
 COLLECTIVES = "collectives over {}"
 """Name of a part by mesh axis: the time in which nothing else runs."""
 VALIDATED = ("v5e", "v5p", "v6e")
@@ -82,7 +82,15 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
         exposed = max(EXPOSED * seconds, seconds - busy_s) if is_hidden else seconds
         name = COLLECTIVES.format(one.axis)
         parts[name] = parts.get(name, 0.0) + exposed
+    if copied := roofline.offloaded_bytes(job, plan) if plan.world.platform == "tpu" else 0:
+        parts[HOST_COPIES] = _exposed_copies(copied / HOST_BYTES_PER_S, busy_s)
     return _with_host(parts, "calibrated estimate", plan.world)
+
+
+def _exposed_copies(seconds: float, busy_s: float) -> float:
+    """Returns the seconds that work does not hide of copies to the host, and of as many back."""
+    shares = (FORWARD_SHARE, 1 - FORWARD_SHARE)
+    return sum(max(0.0, seconds - share * busy_s) for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +136,12 @@ EXPOSED = 0.1
 """Share of the time of overlapped collectives that nothing hides."""
 LINK_SHARE = 0.9
 """Share of a link's specified bandwidth that a collective gets."""
+HOST_BYTES_PER_S = 16e9
+"""Bytes/s between a TPU and its host's memory, in each direction: "How to Scale Your Model",
+"TPUs", https://jax-ml.github.io/scaling-book/tpus."""
+FORWARD_SHARE = 0.25
+"""Share of a step's work in the forward pass, with which copies to the host's memory overlap: one
+of four passes with full rematerialization. The copies back overlap with the rest."""
 
 
 def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -> dict[str, float]:

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from trainer.contract.config.data import BYTES
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
-from trainer.contract.estimates.activations import by_layers, kept_per_token
-from trainer.contract.estimates.memory import logits_bytes
-from trainer.contract.estimates.roofline import layer_runs
+from trainer.contract.estimates.activations import (
+    by_layers,
+    kept_per_token,
+    offloaded_per_token,
+)
+from trainer.contract.estimates.memory import logits_bytes, runs_at_once
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import FLOAT32_BYTES
 from trainer.contract.planning.local_sums import local_bytes
@@ -110,7 +113,8 @@ def host_memory(job: Job, plan: Plan, *, may_shrink: bool) -> HostMemory:
     programs = {"programs": _programs(job)} if on_cpu else {}
     compiler = {"compiler": 0 if on_cpu else ACCELERATOR_COMPILER_BYTES}
     running = {
-        **always, **programs, **arrays, "step": _step(job, plan), "loader": _loader(job, plan),
+        **always, **programs, **arrays, "step": _step(job, plan),
+        "offloaded activations": _offloaded(job, plan), "loader": _loader(job, plan),
         "standby process": standby_bytes(job), **kept,
         "compilation ahead": PROCESS_BYTES + _programs(job) if on_cpu and may_shrink else 0,
     }  # fmt: skip
@@ -199,10 +203,17 @@ def _activations(job: Job, plan: Plan) -> int:
     """Returns the bytes of activations on a CPU device, with a chunk of logits."""
     tokens = plan.batch.tokens_per_device
     keeps_all = job.decoder.model_copy(update={"remat": "none"})
-    layers = job.decoder.layers if plan.mesh["pipeline"] == 1 else layer_runs(job, plan)
     all_kept = job.model_copy(update={"model": keeps_all})
-    kept = by_layers(all_kept, plan, layers, kept_per_token)
+    kept = by_layers(all_kept, plan, runs_at_once(job, plan), kept_per_token)
     return tokens * kept + logits_bytes(job, plan, tokens)
+
+
+def _offloaded(job: Job, plan: Plan) -> int:
+    """Returns the bytes of the activations that a host's devices offload to its memory."""
+    if isinstance(job.model, CustomModel):
+        return 0
+    per_token = by_layers(job, plan, runs_at_once(job, plan), offloaded_per_token)
+    return plan.batch.tokens_per_device * per_token * plan.world.devices_per_host
 
 
 def _programs(job: Job) -> int:

@@ -57,14 +57,13 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     trained = sum(array.bytes_per_device for array in plan.trained)
     tokens, stages = plan.batch.tokens_per_device, plan.mesh["pipeline"]
     accumulates = plan.batch.grad_accum_steps > 1 and stages == 1
-    layers = job.decoder.layers if stages == 1 else layer_runs(job, plan)
     return Footprint(
         state=parameters
         + optimizer_state.bytes_per_device(job.optimizer, plan)
         + plan.teacher_bytes,
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
-        kept=tokens * by_layers(job, plan, layers, kept_per_token)
+        kept=tokens * by_layers(job, plan, runs_at_once(job, plan), kept_per_token)
         + _between_stages(job, plan)
         + _teacher_features(plan, tokens),
         working=max(
@@ -73,6 +72,11 @@ def footprint(job: Job, plan: Plan) -> Footprint:
             logits_bytes(job, plan, tokens),
         ),
     )
+
+
+def runs_at_once(job: Job, plan: Plan) -> int:
+    """Returns the number of layers' runs whose activations are kept at the same time."""
+    return job.decoder.layers if plan.mesh["pipeline"] == 1 else layer_runs(job, plan)
 
 
 def _between_stages(job: Job, plan: Plan) -> int:

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model
-from trainer.contract.estimates.activations import by_layers, least_kept_per_token
+from trainer.contract.config.model import Model, Offloaded
+from trainer.contract.estimates.activations import (
+    by_layers,
+    least_kept_per_token,
+    offloaded_per_token,
+)
 from trainer.contract.planning import (
     accelerators,
     lora,
@@ -37,6 +41,14 @@ GATHERS_AND_SCATTERS = 3
 """Collectives of a weight in a micro-batch: a gather per use, and a scatter of its gradient."""
 LAST = (".down.kernel", f".down{lora.B}")
 """Name suffixes of the kernel and adapter matrix of a layer's last product."""
+OFFLOADED_MODULES: dict[Offloaded, tuple[str, ...]] = {
+    "layer_input": (),
+    "qkv": ("query", "query_up", "key", "value", "key_value_up"),
+    "attention_output": ("output",),
+    "mlp_hidden": ("gate", "up"),
+}
+"""Modules of a layer whose products are offloaded, by the name in `model.offload`. The products of
+routed experts never are."""
 EXCHANGES_PER_LAYER = 4
 """Exchanges of tokens with experts on other devices: there and back, in both passes."""
 SUMS_OVER_STAGES = 4
@@ -210,7 +222,8 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
     """Returns the FLOPs per token of the forward pass that the backward pass recomputes.
 
     `dots` recomputes products that are not of rows and a single matrix: those of experts, and
-    attention's two, unless a kernel computes them. `full` recomputes all products of the layers.
+    attention's two, unless a kernel computes them. `full` recomputes all products of the layers
+    that are not offloaded.
     Neither recomputes a layer's last product unless a norm follows it: no other gradient needs its
     result.
     """
@@ -232,12 +245,16 @@ def recomputes_attention(job: Job, plan: Plan) -> bool:
 def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
     """Returns the weights whose products rematerialization repeats, for `dots` and `full`."""
     unread = () if norm_places(job.decoder)[1] else LAST
+    offloaded = {module for name in job.decoder.offload for module in OFFLOADED_MODULES[name]}
     return [
         array
         for array in _kernels(job, plan)
         if "layer" in array.axes
         and not array.name.endswith(unread)
-        and (job.decoder.remat == "full" or "expert" in array.axes)
+        and (
+            "expert" in array.axes
+            or (job.decoder.remat == "full" and offloaded.isdisjoint(array.name.split(".")))
+        )
     ]
 
 
@@ -296,6 +313,17 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     # An update reads and writes a parameter and its moments.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
     return 2 * state + USES * (read + kept)
+
+
+def offloaded_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes that a device copies to its host's memory in a step, and as many back.
+
+    Returns 0 for a custom model, which has no names to offload.
+    """
+    if not isinstance(job.model, Model):
+        return 0
+    per_token = by_layers(job, plan, layer_runs(job, plan), offloaded_per_token)
+    return plan.batch.tokens_per_device * per_token
 
 
 def layer_runs(job: Job, plan: Plan) -> int:

@@ -17,7 +17,7 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
-from trainer.contract.planning.validation import REMAT_OF_ROUNDS, divisors
+from trainer.contract.planning.validation import REMATERIALIZING, divisors
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def _with_each_policy(
         changes["mesh.pipeline_rounds"] = rounds
     if grad_accum_steps != job.data.grad_accum_steps:
         changes["data.grad_accum_steps"] = grad_accum_steps
-    policies = REMAT_POLICIES if rounds == 1 else REMAT_OF_ROUNDS
+    policies = REMATERIALIZING if rounds > 1 or job.decoder.offload else REMAT_POLICIES
     first = job.decoder.remat if job.decoder.remat in policies else policies[0]
     try:
         changed = _changed(job, changes | {"model.remat": first})

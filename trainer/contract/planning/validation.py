@@ -75,8 +75,8 @@ def known() -> str:
 
 
 Problems = Iterator[tuple[str, str]]
-REMAT_OF_ROUNDS = ("dots", "full")
-"""Rematerialization policies that keep no weights for the backward pass."""
+REMATERIALIZING = ("dots", "full")
+"""Rematerialization policies that compute activations again, which rounds and offload need."""
 
 
 def job_problems(job: Job, world: World) -> Problems:
@@ -129,6 +129,12 @@ def _model(model: Model, seq_len: int) -> Problems:
         yield (
             "model.kv_heads",
             f"{model.heads} query heads are not divisible by {model.kv_heads} key/value heads",
+        )
+    if model.offload and model.remat not in REMATERIALIZING:
+        yield (
+            "model.offload",
+            "with model.remat: none, all activations stay on the devices. Set model.remat to full "
+            "or dots, or remove this key",
         )
     yield from _positions(model, seq_len)
     yield from _windows(model)
@@ -428,11 +434,11 @@ def _rounds(job: Job, stages: int) -> Problems:
             f"with mesh.pipeline_rounds {rounds}, micro-batches pass through {stages} stages in "
             f"groups of {stages}, found {micro}. Set it to a multiple of {stages}, such as {above}",
         )
-    if job.decoder.remat not in REMAT_OF_ROUNDS:
+    if job.decoder.remat not in REMATERIALIZING:
         yield (
             "model.remat",
             f"with mesh.pipeline_rounds {rounds}, the backward pass would keep weights of every "
-            f"tick, found {job.decoder.remat}. Set it to {' or '.join(REMAT_OF_ROUNDS)}",
+            f"tick, found {job.decoder.remat}. Set it to {' or '.join(REMATERIALIZING)}",
         )
 
 
