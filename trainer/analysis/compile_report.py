@@ -96,10 +96,12 @@ def estimate(
     found = compiled.memory_analysis()
     assert found is not None
     code_bytes = found.generated_code_size_in_bytes
-    # Peak usage: the sum of all temporaries would be more, because their lifetimes differ.
-    temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
+    # Peak usage: the sum of all temporaries would be more, because their lifetimes differ. With
+    # arrays in the memory of the host, the peak is that of the larger memory.
+    peak = found.peak_memory_in_bytes - found.argument_size_in_bytes
+    temporaries = min(peak, found.temp_size_in_bytes)
     memory |= {"temporaries": temporaries, "program": code_bytes}
-    needed = found.peak_memory_in_bytes + code_bytes
+    needed = found.argument_size_in_bytes + temporaries + code_bytes
     text = compiled.as_text() or ""
     sent, followed = (
         _understood(collectives.of, text, plan),

@@ -101,16 +101,18 @@ class Attention(nnx.Module):
         query_BSHh = constrain(self.query(x_BSD), "batch", "sequence", "heads", None)
         key_BSKh = constrain(self.key(x_BSD), "batch", "sequence", "kv_heads", None)
         value_BSKh = constrain(self.value(x_BSD), "batch", "sequence", "kv_heads", None)
-        query_BSHh, key_BSKh, value_BSKh = (
-            named(x, "qkv") for x in (query_BSHh, key_BSKh, value_BSKh)
-        )
+        value_BSKh = named(value_BSKh, "qkv")
         if self.model.qk_norm:
+            # The gradients of these norms need the products, that of the rotation does not.
+            query_BSHh, key_BSKh = named(query_BSHh, "qkv"), named(key_BSKh, "qkv")
             query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
         if self.model.positions == "rotary":
             frequencies = rotary_frequencies(self.model, window)
             query_BSHh, key_BSKh = (
                 rotate(x, positions_BS, *frequencies) for x in (query_BSHh, key_BSKh)
             )
+        if not self.model.qk_norm:
+            query_BSHh, key_BSKh = named(query_BSHh, "qkv"), named(key_BSKh, "qkv")
         return query_BSHh, key_BSKh, value_BSKh
 
     def _mix(

@@ -12,7 +12,7 @@ from tests.support.worlds import slice_world
 from trainer.analysis.compile_report import estimate
 from trainer.analysis.forecast.costs import FROM_HOST, TO_HOST
 from trainer.contract.config.model import Offloaded
-from trainer.contract.estimates.forecast import HOST_BYTES_PER_S
+from trainer.contract.estimates.forecast import HOST_BYTES_PER_S, HOST_COPIES
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.roofline import offloaded_bytes
 from trainer.contract.planning.plan import Plan
@@ -20,13 +20,13 @@ from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import CompileReport
 
 pytestmark = pytest.mark.tpu_compiler
-MODEL = {"layers": 8, "d_model": 1024, "heads": 8, "kv_heads": 8, "d_ff": 4096, "remat": "dots"}
+MODEL = {"layers": 32, "d_model": 256, "heads": 2, "kv_heads": 2, "d_ff": 512, "remat": "dots"}
 
 
 def compiled(**changes: Any) -> tuple[CompileReport, int, int]:
     """Returns the compiler's report, and by estimate the bytes kept and offloaded on a device."""
     world = slice_world("v6e-8", 1)
-    data = {"seq_len": 1024, "global_batch": 4 * world.devices}
+    data = {"seq_len": 512, "global_batch": 4 * world.devices}
     job = job_of(model={**MODEL, **changes}, data=data)
     plan: Plan = resolve(job, world, corpus_of(job))
     kept = footprint(job, plan).kept
@@ -39,9 +39,11 @@ def test_offloaded_activations_leave_hbm_and_are_copied_beside_the_core() -> Non
     assert nothing == near.host_bytes == 0
     assert kept - left == moved == far.host_bytes
     assert near.hbm_needed_bytes and far.hbm_needed_bytes
-    # The activations of a layer or two are on their way.
-    assert near.hbm_needed_bytes - far.hbm_needed_bytes == pytest.approx(moved, rel=0.35)
+    # The activations of a layer or two are on the way at any time.
+    assert near.hbm_needed_bytes - far.hbm_needed_bytes == pytest.approx(moved, rel=0.15)
     assert near.schedule and far.schedule
     for direction in (TO_HOST, FROM_HOST):
         assert direction not in near.schedule.busy
         assert far.schedule.busy[direction] == pytest.approx(moved / HOST_BYTES_PER_S, rel=0.01)
+    # A third of the copies is hidden, although the link is the bottleneck of so small a step.
+    assert far.schedule.parts[HOST_COPIES] < 0.7 * 2 * moved / HOST_BYTES_PER_S

@@ -9,7 +9,12 @@ may differ.
 from dataclasses import asdict, dataclass
 
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.activations import by_layers, kept_per_token, worked_on_per_token
+from trainer.contract.estimates.activations import (
+    by_layers,
+    kept_per_token,
+    offloaded_per_token,
+    worked_on_per_token,
+)
 from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
@@ -20,6 +25,8 @@ from trainer.contract.planning.teacher import of_teacher
 
 BATCH_BYTES = 5 * 4
 """Bytes of a token in a batch: its id, target, segment, position and weight."""
+COPIED_LAYERS = 2
+"""Layers whose offloaded activations are in HBM at a time: one is used, and the next is copied."""
 LOGIT_BYTES = 256 * 2**20
 """Maximum bytes of float32 logits per chunk, over all devices that share rows."""
 
@@ -93,12 +100,16 @@ def _teacher_features(plan: Plan, tokens: int) -> int:
 
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
-    """Returns a layer's live activations, gathered weights and their gradients, in bytes."""
+    """Returns a layer's live activations, gathered weights and their gradients, in bytes.
+
+    Offloaded activations of other layers are on their way to the host or back.
+    """
     last = layer_stacks(job.decoder)[-1]
     layers = [array for array in plan.parameters if array.name.startswith(f"{last.name}.")]
     count = last.count // plan.mesh["pipeline"]
     weights = sum(_gathered_bytes(array, plan) for array in layers) // count
-    return tokens * worked_on_per_token(job, plan) + weights
+    copied = COPIED_LAYERS * offloaded_per_token(job, plan)
+    return tokens * (worked_on_per_token(job, plan) + copied) + weights
 
 
 def _of_a_teachers_layer(job: Job, plan: Plan, tokens: int) -> int:
