@@ -54,7 +54,7 @@ def _policy(model: Model) -> Policy:
         return others
     offloading = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
-        names_which_can_be_offloaded=model.offload,
+        names_which_can_be_offloaded=[*model.offload],
         offload_src="device",
         offload_dst="pinned_host",
     )

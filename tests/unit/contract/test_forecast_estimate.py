@@ -117,7 +117,7 @@ def test_an_h200_is_as_fast_as_the_benchmark_that_set_it() -> None:
 def test_copies_to_the_host_cost_only_what_work_does_not_hide() -> None:
     def waits(*names: str) -> float | None:
         job = job_of(64, "full")
-        model = job.decoder.model_copy(update={"offload": [*names]})
+        model = job.decoder.model_copy(update={"offload": names})
         parts = step(job.model_copy(update={"model": model}), world_of("v5p-64")).parts
         return parts.get(HOST_COPIES)
 

@@ -133,5 +133,5 @@ def test_micro_batches_copy_the_same_bytes_to_the_host() -> None:
 
 def offloading(*names: str) -> Job:
     job = job_of(64, "full")
-    model = job.decoder.model_copy(update={"offload": [*names]})
+    model = job.decoder.model_copy(update={"offload": names})
     return job.model_copy(update={"model": model})

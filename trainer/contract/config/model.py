@@ -166,8 +166,8 @@ class Model(Section):
         description="Activations that the backward pass recomputes: `none`, all but matrix "
         "products (`dots`), or all of a layer (`full`).",
     )
-    offload: list[Offloaded] = Field(
-        default=[],
+    offload: tuple[Offloaded, ...] = Field(
+        default=(),
         description="Activations that the backward pass reads from the memory of the host, with "
         "`remat: dots` or `full`. Each is one of `layer_input`, `qkv` (the products of queries, "
         "keys and values), `attention_output` and `mlp_hidden` (the MLP's products before its "
