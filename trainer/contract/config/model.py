@@ -168,6 +168,7 @@ class Model(Section):
     )
     offload: tuple[Offloaded, ...] = Field(
         default=(),
+        strict=False,
         description="Activations that the backward pass reads from the memory of the host, with "
         "`remat: dots` or `full`. Each is one of `layer_input`, `qkv` (the products of queries, "
         "keys and values), `attention_output` and `mlp_hidden` (the MLP's products before its "
