@@ -12,9 +12,10 @@ from tests.support.worlds import slice_world
 from trainer.analysis.compile_report import estimate
 from trainer.analysis.forecast.costs import FROM_HOST, TO_HOST
 from trainer.contract.config.model import Offloaded
-from trainer.contract.estimates.forecast import HOST_BYTES_PER_S, HOST_COPIES
+from trainer.contract.estimates.forecast import HOST_COPIES
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.roofline import offloaded_bytes
+from trainer.contract.planning.chips import TPUS
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import CompileReport
@@ -42,8 +43,9 @@ def test_offloaded_activations_leave_hbm_and_are_copied_beside_the_core() -> Non
     # The activations of a layer or two are on the way at any time.
     assert near.hbm_needed_bytes - far.hbm_needed_bytes == pytest.approx(moved, rel=0.15)
     assert near.schedule and far.schedule
+    one_way_s = moved / TPUS["v6e"].pcie_bytes_per_s
     for direction in (TO_HOST, FROM_HOST):
         assert direction not in near.schedule.busy
-        assert far.schedule.busy[direction] == pytest.approx(moved / HOST_BYTES_PER_S, rel=0.01)
+        assert far.schedule.busy[direction] == pytest.approx(one_way_s, rel=0.01)
     # A third of the copies is hidden, although the link is the bottleneck of so small a step.
-    assert far.schedule.parts[HOST_COPIES] < 0.7 * 2 * moved / HOST_BYTES_PER_S
+    assert far.schedule.parts[HOST_COPIES] < 0.7 * 2 * one_way_s

@@ -13,7 +13,6 @@ from trainer.contract.config.job import Job
 from trainer.contract.estimates.forecast import (
     FORWARD_SHARE,
     HOST,
-    HOST_BYTES_PER_S,
     HOST_COPIES,
     HOST_S,
     RANGES,
@@ -21,6 +20,7 @@ from trainer.contract.estimates.forecast import (
     of_schedule,
 )
 from trainer.contract.estimates.roofline import bounds
+from trainer.contract.planning.chips import TPUS
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import StepSchedule
@@ -124,7 +124,7 @@ def test_copies_to_the_host_cost_only_what_work_does_not_hide() -> None:
     assert waits() is None
     assert waits("layer_input") == 0
     # Two rows of 4,096 tokens on a device; the copies back hide behind the rest of the work.
-    copied_s = 2 * 4096 * 32 * 4 * 14336 / HOST_BYTES_PER_S
+    copied_s = 2 * 4096 * 32 * 4 * 14336 / TPUS["v5p"].pcie_bytes_per_s
     forward_s = FORWARD_SHARE * (step(job_of(64, "full"), world_of("v5p-64")).step_s)
     found = waits("mlp_hidden")
     assert found and 0.8 * (copied_s - forward_s) < found < copied_s

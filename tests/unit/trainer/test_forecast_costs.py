@@ -9,8 +9,8 @@ from trainer.analysis.forecast.costs import PRODUCT_CYCLES, Costs
 from trainer.analysis.forecast.links import LINK_SHARE, Links
 from trainer.analysis.forecast.schedule import follow
 from trainer.analysis.hlo import Program
-from trainer.contract.estimates.forecast import HOST_BYTES_PER_S
 from trainer.contract.planning import accelerators
+from trainer.contract.planning.chips import TPUS
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import StepSchedule
@@ -139,7 +139,7 @@ def test_copies_to_the_host_and_back_pass_each_other() -> None:
         f"%wd = {stack} dynamic-update-slice-done(%w)",
         f"%rd = {part} dynamic-slice-done(%r)",
     )
-    one_way = 2 * 1024 * 1024 / HOST_BYTES_PER_S
+    one_way = 2 * 1024 * 1024 / TPUS["v5p"].pcie_bytes_per_s
     assert copied(write, wrote) == pytest.approx(one_way, rel=0.01)
     assert copied(read, done) == pytest.approx(one_way, rel=0.01)
     assert copied(write, read, wrote, done) == pytest.approx(one_way, rel=0.01)

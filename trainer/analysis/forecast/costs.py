@@ -15,7 +15,6 @@ from trainer.analysis.hlo import Instruction, Program
 from trainer.contract.estimates.forecast import (
     ATTENTION,
     COLLECTIVES,
-    HOST_BYTES_PER_S,
     HOST_COPIES,
     MATRIX_PRODUCTS,
     OTHER_FUSIONS,
@@ -62,9 +61,10 @@ class Costs:
         self._program = program
         self._links = Links(plan)
         chip = accelerators.parse(plan.world.accelerator)
-        assert chip.clock_hz and chip.hbm_bytes_per_s, "only the chips of TPUs are known"
+        assert chip.clock_hz and chip.hbm_bytes_per_s and chip.host_link_bytes_per_s, "not a TPU"
         self._clock_hz = chip.clock_hz
         self._hbm_bytes_per_s = chip.hbm_bytes_per_s
+        self._host_link_bytes_per_s = chip.host_link_bytes_per_s
         self._chip = chip
         self._product_cycles = PRODUCT_CYCLES.get(chip.generation, 1.0)
         self._has_product = cache(self._find_product)
@@ -115,7 +115,7 @@ class Costs:
         elif one.opcode == "dynamic-update-slice-start":
             size = sizes[1]
         if HOST_SPACE in SPACE.findall(one.shape):
-            return Cost(size / HOST_BYTES_PER_S, HOST_COPIES, (_direction(one),))
+            return Cost(size / self._host_link_bytes_per_s, HOST_COPIES, (_direction(one),))
         return Cost(size / self._hbm_bytes_per_s, COPIES, ("copies",))
 
     def _on_core(self, computation: str, one: Instruction) -> Cost | None:

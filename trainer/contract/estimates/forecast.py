@@ -82,8 +82,9 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
         exposed = max(EXPOSED * seconds, seconds - busy_s) if is_hidden else seconds
         name = COLLECTIVES.format(one.axis)
         parts[name] = parts.get(name, 0.0) + exposed
-    if copied := roofline.offloaded_bytes(job, plan) if plan.world.platform == "tpu" else 0:
-        parts[HOST_COPIES] = _exposed_copies(copied / HOST_BYTES_PER_S, busy_s)
+    copied = roofline.offloaded_bytes(job, plan)
+    if copied and chip.host_link_bytes_per_s:
+        parts[HOST_COPIES] = _exposed_copies(copied / chip.host_link_bytes_per_s, busy_s)
     return _with_host(parts, "calibrated estimate", plan.world)
 
 
@@ -136,9 +137,6 @@ EXPOSED = 0.1
 """Share of the time of overlapped collectives that nothing hides."""
 LINK_SHARE = 0.9
 """Share of a link's specified bandwidth that a collective gets."""
-HOST_BYTES_PER_S = 16e9
-"""Bytes/s between a TPU and its host's memory, in each direction: "How to Scale Your Model",
-"TPUs", https://jax-ml.github.io/scaling-book/tpus."""
 FORWARD_SHARE = 0.25
 """Share of a step's work in the forward pass, with which copies to the host's memory overlap: one
 of four passes with full rematerialization. The copies back overlap with the rest."""

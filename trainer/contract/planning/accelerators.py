@@ -40,6 +40,8 @@ class Accelerator:
     """Cycles of a TPU core per second; None for other devices."""
     ici_bytes_per_s: float | None
     """Send bandwidth per device over all its links together (on GPU: NVLink)."""
+    host_link_bytes_per_s: float | None
+    """Bandwidth per device to the memory of its host, and as much from there; None for GPUs."""
     dcn_bytes_per_s: float | None
     """Send bandwidth per host over the network to other slices or hosts."""
     ray_pod_type: str | None
@@ -165,7 +167,7 @@ def _example(kind: str) -> str:
 
 def _cpu(hosts: int, devices_per_host: int) -> Accelerator:
     chips = hosts * devices_per_host
-    facts = [None] * 10
+    facts = [None] * 11
     return Accelerator("cpu", "cpu", "cpu", chips, hosts, devices_per_host, *facts)  # type: ignore[arg-type]
 
 
@@ -193,6 +195,7 @@ def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -
         peak_8bit_flops=gpu.peak_8bit_flops,
         clock_hz=None,
         ici_bytes_per_s=gpu.nvlink_bytes_per_s,
+        host_link_bytes_per_s=None,
         dcn_bytes_per_s=gpu.network_bytes_per_s,
         ray_pod_type=None,
         ray_generation=None,
@@ -224,6 +227,7 @@ def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -
         peak_8bit_flops={of: peak / tpu.devices for of, peak in tpu.peak_8bit_flops.items()},
         clock_hz=tpu.clock_hz,
         ici_bytes_per_s=tpu.ici_bytes_per_s / tpu.devices,
+        host_link_bytes_per_s=tpu.pcie_bytes_per_s / tpu.devices,
         dcn_bytes_per_s=None if tpu.dcn_bytes_per_s is None else tpu.dcn_bytes_per_s * per_host,
         ray_pod_type=f"{tpu.ray_name}-{size}",
         ray_generation=tpu.ray_name,

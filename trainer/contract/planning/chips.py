@@ -36,6 +36,8 @@ class Tpu:
     """The chip's share of its host's send bandwidth to other slices; None: unknown."""
     topologies: dict[int, Shape]
     """Number of chips -> shape of the slice with that size."""
+    pcie_bytes_per_s: float = 15e9
+    """Bandwidth to the memory of the host, and as much from there."""
     host_bytes: Mapping[int, int] = field(default_factory=dict[int, int])
     """Chips of a host -> memory of the host; empty: unknown."""
     peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
@@ -106,6 +108,8 @@ _V3 = _V2 | _shapes((16, 32), (32, 32))
 # divided by the FLOPs per cycle of a core: four matrix units of 128 x 128 in v5p (as in v4 and v5e,
 # whose clocks this gives, too) and of 256 x 256 in v6e and v7x. libtpu 0.0.42 estimates products of
 # two 16,384 x 16,384 matrices at 94 %, 78 % and 85 % of that.
+# PCIe: the same chapter of "How to Scale Your Model". It gives a figure for most chips, twice as
+# much for v6e, and none for v7x, which has that of most chips here.
 _TPUS = [
     # ICI: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
     # CACM 63(7), 2020: 4 links of 496 Gbit/s.
@@ -208,6 +212,7 @@ _TPUS = [
         ici_bytes_per_s=400e9,
         dcn_bytes_per_s=12.5e9,
         topologies=_FLAT,
+        pcie_bytes_per_s=32e9,
         host_bytes={1: 176 * GB, 4: 720 * GB, 8: 1440 * GB},
     ),
     # "TPU7x (Ironwood)": 1200 GB/s both ways, 100 Gbit/s; each of its two chiplets is a JAX device
