@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from launcher.planning.planner import TrainingLaunch
 from trainer.contract.config.model import Model, Offloaded
-from trainer.contract.estimates import roofline
+from trainer.contract.estimates.flops import recomputes_attention
 from trainer.contract.estimates.forecast import (
     ATTENTION,
     ATTENTION_PRODUCTS,
@@ -51,7 +51,7 @@ def of_launch(launch: TrainingLaunch) -> set[Product]:
     if model.remat == "full":
         return {*get_args(Product)} - {PRODUCTS[name] for name in model.offload if name in PRODUCTS}
     found: set[Product] = set()
-    if roofline.recomputes_attention(launch.job, launch.plan):
+    if recomputes_attention(launch.job, launch.plan):
         found.add("attention")
     if model.remat == "dots" and model.moe:
         found |= {"mlp_in", "mlp_down"}

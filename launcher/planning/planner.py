@@ -20,9 +20,10 @@ from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.config.task_file import load_tasks
 from trainer.contract.errors import Problem
 from trainer.contract.estimates import host_memory as estimates
+from trainer.contract.estimates.activations import offloaded_bytes
 from trainer.contract.estimates.host_check import HostCheckCost, host_check_cost
 from trainer.contract.estimates.host_memory import HostMemory
-from trainer.contract.estimates.roofline import Bounds, bounds, offloaded_bytes
+from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.save_interval import SaveInterval, choose, settled

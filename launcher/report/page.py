@@ -32,7 +32,7 @@ from launcher.runs.run_record import RunRecord, Sample
 from launcher.runs.status import RunStatus
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.roofline import traffic
+from trainer.contract.estimates.traffic import traffic
 from trainer.contract.planning.plan import Plan
 
 HERE = Path(__file__).parent

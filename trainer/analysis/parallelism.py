@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.roofline import (
+from trainer.contract.estimates.traffic import (
     activation_bytes,
     alike,
     keys_and_values,
-    layer_runs,
     moves,
     own_bytes,
     passed_on,
@@ -16,7 +15,7 @@ from trainer.contract.estimates.roofline import (
 )
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.parameter_shapes import norm_places
-from trainer.contract.planning.pipeline import uses
+from trainer.contract.planning.pipeline import layer_runs, uses
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.reports import Collective, Share
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
-from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.estimates.flops import flops_per_token
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.save_interval import SaveInterval

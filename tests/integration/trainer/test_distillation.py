@@ -19,9 +19,9 @@ from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.weights import teacher
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.estimates.flops import flops_per_token
 from trainer.contract.estimates.host_memory import host_memory
 from trainer.contract.estimates.memory import footprint
-from trainer.contract.estimates.roofline import flops_per_token
 from trainer.contract.planning.planner import resolve
 from trainer.contract.records.teacher import teacher_model
 from trainer.data.packing import Batch

@@ -20,7 +20,7 @@ from tests.support.preferences import dpo_job
 from tests.support.reference_logits import CONFIGS, weights
 from tests.support.saves import Kept
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.estimates.flops import flops_per_token
 from trainer.contract.planning.lora import A, B
 from trainer.contract.planning.planner import resolve
 from trainer.contract.storage.tokenizer_info import vocab_size

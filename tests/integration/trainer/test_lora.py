@@ -22,8 +22,8 @@ from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.weights import initial
 from trainer.contract.config.job import Job
+from trainer.contract.estimates.flops import flops_per_token
 from trainer.contract.estimates.memory import footprint
-from trainer.contract.estimates.roofline import flops_per_token
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata

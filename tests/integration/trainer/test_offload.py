@@ -12,9 +12,9 @@ from tests.support.worlds import slice_world
 from trainer.analysis.compile_report import estimate
 from trainer.analysis.forecast.costs import FROM_HOST, TO_HOST
 from trainer.contract.config.model import Offloaded
+from trainer.contract.estimates.activations import offloaded_bytes
 from trainer.contract.estimates.forecast import HOST_COPIES
 from trainer.contract.estimates.memory import footprint
-from trainer.contract.estimates.roofline import offloaded_bytes
 from trainer.contract.planning.chips import TPUS
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve

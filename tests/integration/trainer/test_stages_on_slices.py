@@ -10,7 +10,7 @@ import pytest
 from tests.support.llama_jobs import CORPUS, world_of
 from trainer.analysis.compile_report import estimate
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.roofline import activation_bytes
+from trainer.contract.estimates.traffic import activation_bytes
 from trainer.contract.planning.planner import resolve
 
 pytestmark = [pytest.mark.tpu_compiler, pytest.mark.full]

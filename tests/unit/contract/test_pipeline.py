@@ -10,8 +10,9 @@ from trainer.analysis.parallelism import shares
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.forecast import estimated
 from trainer.contract.estimates.memory import footprint
-from trainer.contract.estimates.roofline import bounds, traffic
+from trainer.contract.estimates.roofline import bounds
 from trainer.contract.estimates.search import alternatives
+from trainer.contract.estimates.traffic import traffic
 from trainer.contract.planning import pipeline
 from trainer.contract.planning.mesh_layout import device_order
 from trainer.contract.planning.plan import Plan, World

@@ -9,7 +9,7 @@ from tests.support.worlds import cpu_world, tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.config.presets import PRESETS
-from trainer.contract.estimates.roofline import attention_flops_per_token, flops_per_token
+from trainer.contract.estimates.flops import attention_flops_per_token, flops_per_token
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.planning.planner import PlanError, resolve
 

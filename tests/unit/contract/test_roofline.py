@@ -5,8 +5,9 @@ import pytest
 from tests.support.llama_jobs import CORPUS, found, job_of, world_of
 from tests.support.worlds import tpu_world
 from trainer.contract.config.job import Job
-from trainer.contract.estimates.activations import least_kept_per_token
-from trainer.contract.estimates.roofline import bounds, offloaded_bytes, traffic
+from trainer.contract.estimates.activations import least_kept_per_token, offloaded_bytes
+from trainer.contract.estimates.roofline import bounds
+from trainer.contract.estimates.traffic import traffic
 from trainer.contract.planning.planner import resolve
 
 KERNELS = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Offloaded
+from trainer.contract.config.model import Model, Offloaded
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.attention import packed_documents
 from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
+from trainer.contract.planning.pipeline import layer_runs
 from trainer.contract.planning.plan import Plan
 
 HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
@@ -61,6 +62,17 @@ def offloaded_per_token(job: Job, plan: Plan) -> int:
     if plan.world.on_cpu:
         return 0
     return _Activations.of(job, plan).offloaded(job.decoder.offload)
+
+
+def offloaded_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes that a device copies to its host's memory in a step, and as many back.
+
+    Returns 0 for a custom model, which has no names to offload.
+    """
+    if not isinstance(job.model, Model):
+        return 0
+    per_token = by_layers(job, plan, layer_runs(job, plan), offloaded_per_token)
+    return plan.batch.tokens_per_device * per_token
 
 
 def least_kept_per_token(job: Job, plan: Plan) -> int:

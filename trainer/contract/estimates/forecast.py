@@ -10,8 +10,10 @@ from typing import Literal
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
-from trainer.contract.estimates import roofline
-from trainer.contract.estimates.roofline import Bounds
+from trainer.contract.estimates import flops
+from trainer.contract.estimates.activations import offloaded_bytes
+from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.estimates.traffic import Traffic, activation_bytes, traffic
 from trainer.contract.planning import accelerators, pipeline
 from trainer.contract.planning.accelerators import Accelerator
 from trainer.contract.planning.parameter_shapes import capacity
@@ -69,20 +71,20 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
 
     Returns None for CPU devices and custom models, whose speed is not known.
     """
-    best = roofline.bounds(job, plan)
+    best = bounds(job, plan)
     chip = None if plan.world.on_cpu else accelerators.parse(plan.world.accelerator)
     if best is None or chip is None or not isinstance(job.model, Model):
         return None
     rates = RATES.get(chip.generation, RATES["v4"])
     parts = _work(job, plan, best, chip, rates)
     busy_s = sum(parts.values())
-    for one in roofline.traffic(job, plan):
+    for one in traffic(job, plan):
         seconds = _link_s(one, chip)
         is_hidden = one.axis in OVERLAPPED
         exposed = max(EXPOSED * seconds, seconds - busy_s) if is_hidden else seconds
         name = COLLECTIVES.format(one.axis)
         parts[name] = parts.get(name, 0.0) + exposed
-    copied = roofline.offloaded_bytes(job, plan)
+    copied = offloaded_bytes(job, plan)
     if copied and chip.host_link_bytes_per_s:
         parts[HOST_COPIES] = _exposed_copies(copied / chip.host_link_bytes_per_s, busy_s)
     return _with_host(parts, "calibrated estimate", plan.world)
@@ -145,16 +147,16 @@ of four passes with full rematerialization. The copies back overlap with the res
 def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -> dict[str, float]:
     """Returns the seconds of a device's work by part."""
     assert chip.hbm_bytes_per_s
-    own = roofline.attention_flops_per_token(job) * best.tokens
-    repeated = RECOMPUTED_PRODUCTS if roofline.recomputes_attention(job, plan) else 0
+    own = flops.attention_flops_per_token(job) * best.tokens
+    repeated = RECOMPUTED_PRODUCTS if flops.recomputes_attention(job, plan) else 0
     counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
     computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
-    moved = rates.passes * roofline.layer_runs(job, plan) * roofline.activation_bytes(job, plan)
+    moved = rates.passes * pipeline.layer_runs(job, plan) * activation_bytes(job, plan)
     # The devices of a pipeline run their layers in every tick, idle or not.
     stretch = pipeline.stretch(plan)
-    output = roofline.output_flops_per_token(job, plan) * best.tokens
+    output = flops.output_flops_per_token(job, plan) * best.tokens
     products = best.program_flops - best.saved_flops - counted - output
-    experts = roofline.expert_flops_per_token(job, plan) * best.tokens
+    experts = flops.expert_flops_per_token(job, plan) * best.tokens
     products += experts * (_slots(job, plan) / EXPERTS_SHARE - 1)
     return {
         MATRIX_PRODUCTS: (output + stretch * products) / best.peak_flops / rates.products,
@@ -171,7 +173,7 @@ def _slots(job: Job, plan: Plan) -> float:
     return experts.count * capacity(experts, length) / length / experts.top_k
 
 
-def _link_s(one: roofline.Traffic, chip: Accelerator) -> float:
+def _link_s(one: Traffic, chip: Accelerator) -> float:
     """Returns the seconds of traffic; 0 where the bandwidth is not known."""
     rate = chip.ici_bytes_per_s if one.link == "ici" else chip.dcn_bytes_per_s
     return one.bytes / (LINK_SHARE * rate) if rate else 0.0

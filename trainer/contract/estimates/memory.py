@@ -15,11 +15,11 @@ from trainer.contract.estimates.activations import (
     offloaded_per_token,
     worked_on_per_token,
 )
-from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
+from trainer.contract.estimates.traffic import activation_bytes, own_bytes
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
-from trainer.contract.planning.pipeline import ticks_of
+from trainer.contract.planning.pipeline import layer_runs, ticks_of
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.teacher import of_teacher
 

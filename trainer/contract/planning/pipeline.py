@@ -15,6 +15,7 @@ References:
 
 from dataclasses import replace
 
+from trainer.contract.config.job import Job
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import ArrayPlan, Plan
 
@@ -45,6 +46,12 @@ def ticks_of(plan: Plan) -> int:
 def repeats(plan: Plan) -> float:
     """Returns the times that a layer runs in each pass of a step: micro-batches and idle ticks."""
     return ticks_of(plan) / plan.pipeline_rounds
+
+
+def layer_runs(job: Job, plan: Plan) -> int:
+    """Returns the layers that a device runs in each pass, counted once per run."""
+    of_tick = job.decoder.layers // (plan.mesh["pipeline"] * plan.pipeline_rounds)
+    return of_tick * ticks_of(plan)
 
 
 def uses(array: ArrayPlan, plan: Plan) -> float:
