@@ -19,10 +19,10 @@ from launcher.core.wait import wait_until
 from launcher.host.reaper import die_with_parent
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
+from trainer.contract.planning.custom_model_validation import KEY
 from trainer.contract.planning.parameter_shapes import ModelDescription, Parameter
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import PlanError
-from trainer.contract.planning.validation import KEY
 from trainer.contract.protocol.environment import JAX_PLATFORMS
 
 POLL_INTERVAL_S = 0.05

@@ -30,10 +30,10 @@ from flax import nnx
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
+from trainer.contract.planning.custom_model_validation import KEY, known_axes
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.planning.planner import PlanError
-from trainer.contract.planning.validation import KEY, known
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.data.packing import Batch
 
@@ -257,12 +257,12 @@ def _parameter(name: str, variable: Any) -> Parameter:
     if array.ndim and not axes:
         raise problem(
             f"{name} {array.shape} has no logical axes. Set out_sharding=(...) to a name for each "
-            f"dim. {known()}"
+            f"dim. {known_axes()}"
         )
     axes = tuple(axes or ())
     if len(axes) != array.ndim or not all(isinstance(axis, str) for axis in axes):
         raise problem(
-            f"{name} {array.shape} has the axes {axes}, but each dim needs a name. {known()}"
+            f"{name} {array.shape} has the axes {axes}, but each dim needs a name. {known_axes()}"
         )
     return Parameter(name, array.shape, axes)
 

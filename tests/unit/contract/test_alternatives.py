@@ -12,9 +12,9 @@ from tests.support.worlds import CORPUS, V4_32, cpu_world, mesh_of, tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump, load
 from trainer.contract.estimates.search import Alternative, alternatives
+from trainer.contract.planning.mesh_validation import divisors
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.planner import resolve
-from trainer.contract.planning.validation import divisors
 
 DATA = {"source": "stdlib", "seq_len": 64}
 SIZES = (1, 2, 4, 8, 16)

@@ -11,6 +11,8 @@ from pydantic.fields import FieldInfo
 
 from trainer.contract.config.yaml import KeyPath, dump
 
+Problems = Iterator[tuple[str, str]]
+"""Keys of a file, each with what is wrong with its value."""
 NEAR, VERY_NEAR = 0.6, 0.8
 """Similarity of words by difflib, between 0 and 1."""
 

@@ -21,6 +21,9 @@ from trainer.contract.config.presets import PRESETS
 Precision = Literal["int8", "fp8"]
 """Formats of matrix products that are narrower than every compute dtype."""
 
+REMATERIALIZING = ("dots", "full")
+"""Rematerialization policies that compute activations again, which rounds and offload need."""
+
 Offloaded = Literal["layer_input", "qkv", "attention_output", "mlp_hidden"]
 """Activations of a layer that the memory of the host can keep."""
 

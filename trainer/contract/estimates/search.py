@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TypeVar, get_args
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model
+from trainer.contract.config.model import REMATERIALIZING, Model
 from trainer.contract.estimates.forecast import StepForecast, estimated
 from trainer.contract.estimates.memory import Footprint, footprint
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators
+from trainer.contract.planning.mesh_validation import divisors
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
-from trainer.contract.planning.validation import REMATERIALIZING, divisors
 
 T = TypeVar("T")
 

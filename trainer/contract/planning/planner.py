@@ -16,14 +16,16 @@ from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.planning import (
     accelerators,
     attention,
+    custom_model_validation,
+    job_validation,
     lora,
     mesh_layout,
+    mesh_validation,
     parameter_groups,
     parameter_shapes,
     pipeline,
     sequence_chunks,
     sharding_rules,
-    validation,
 )
 from trainer.contract.planning.array_plans import array_plan, frozen
 from trainer.contract.planning.chips import GPUS, TPUS
@@ -74,16 +76,16 @@ def resolve(
     job, mesh and batch have passed all checks.
     """
     problems = _Problems()
-    problems.found += validation.job_problems(job, world)
+    problems.found += job_validation.job_problems(job, world)
     mesh = _mesh_sizes(job.mesh, world, problems)
     if mesh:
-        problems.found += validation.mesh_problems(job, mesh)
+        problems.found += mesh_validation.mesh_problems(job, mesh)
     problems.stop()
     order = mesh_layout.device_order(world, mesh)
     batch = _batch_split(job, world, mesh, order, problems)
     problems.stop()
     vocab, model = _model(job, mesh, build)
-    problems.found += validation.axis_problems(model)
+    problems.found += custom_model_validation.axis_problems(model)
     problems.stop()
     adapters = lora.adapters(job.lora, model)
     base = job.checkpoint and job.checkpoint.init_from
@@ -157,7 +159,7 @@ def _teacher(
         return None
     assert read_teacher
     model = read_teacher(job)
-    if problems := list(validation.teacher_problems(model, job.data.seq_len, mesh)):
+    if problems := list(mesh_validation.teacher_problems(model, job.data.seq_len, mesh)):
         raise PlanError(problems)
     its_job = job_of_teacher(job, model)
     return TeacherPlan(
@@ -198,7 +200,7 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
         False,
         "mesh",
         f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
-        f"sizes that fit divide {world.devices}: {validation.sizes_text(world.devices)}",
+        f"sizes that fit divide {world.devices}: {mesh_validation.sizes_text(world.devices)}",
     )
     return {}
 
