@@ -12,7 +12,8 @@ from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.memory_interval import Interval
 from trainer.checkpoint.memory_saver import MemorySaver
-from trainer.contract.config.job import Eval, Job, Sample
+from trainer.contract.config.eval import Eval, Sample
+from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import BatchLoader
 from trainer.evaluation.evaluate import Evaluator, combined

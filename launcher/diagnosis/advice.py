@@ -10,7 +10,8 @@ from launcher.diagnosis.parts import PartKind, TimePart, is_small
 from launcher.runs.folder import run_word
 from launcher.runs.goodput import SHOWN_FROM_S, Part
 from launcher.runs.run_record import RunRecord
-from trainer.contract.config.job import Checkpoint, Job
+from trainer.contract.config.checkpoint import Checkpoint
+from trainer.contract.config.job import Job
 
 TARGET = 0.01
 """Share of the wall time that the advice on saves and evaluations aims at."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 
 
 @dataclass

@@ -13,7 +13,7 @@ from trainer.checkpoint.errors import SaveError
 from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.saver import Saver
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopSignal
 from trainer.step.train_step import TrainState

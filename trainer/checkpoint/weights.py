@@ -17,8 +17,9 @@ from trainer.checkpoint import layer_dims
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import read_arrays
 from trainer.checkpoint.tree import changed, digests
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
-from trainer.contract.config.job import Checkpoint, Job
+from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.parameter_shapes import parameters

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.contract.config.job import MultipleChoice
+from trainer.contract.config.eval import MultipleChoice
 from trainer.data import readers
 from trainer.data.documents import BadRecords
 from trainer.data.readers import BadRecordError, Record

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trainer.contract.config.job import Sample
+from trainer.contract.config.eval import Sample
 from trainer.data.tokenizer import Tokenizer
 from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes

@@ -14,8 +14,9 @@ from etils import epath
 
 from trainer.checkpoint.initial_state import at_step
 from trainer.checkpoint.weights import initial
-from trainer.contract.config.job import Job, Mesh
+from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.mesh import Mesh
 from trainer.contract.planning.plan import Corpus
 from trainer.contract.planning.planner import resolve
 from trainer.contract.records import checkpoint_metadata, exclusions

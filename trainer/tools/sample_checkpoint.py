@@ -10,8 +10,10 @@ import sys
 from etils import epath
 
 from trainer.checkpoint.errors import FolderError
-from trainer.contract.config.job import Job, Mesh, Sample
+from trainer.contract.config.eval import Sample
+from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.mesh import Mesh
 from trainer.contract.planning.plan import Corpus
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata

@@ -12,7 +12,7 @@ from launcher.core.errors import UsageError
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from tests.support.launch_plans import small_launch
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 
 
 def test_two_commands_cannot_run_one_group(tmp_path: Path) -> None:

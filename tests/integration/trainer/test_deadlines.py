@@ -11,7 +11,8 @@ from tests.support.jobs import job_of
 from tests.support.saves import Kept, Said
 from trainer import train
 from trainer.checkpoint.weights import initial
-from trainer.contract.config.job import Deadlines, Sample
+from trainer.contract.config.eval import Sample
+from trainer.contract.config.job import Deadlines
 from trainer.data import token_cache
 from trainer.distributed import consensus, initialize
 from trainer.evaluation.evaluate import Evaluator

@@ -9,7 +9,7 @@ from tests.support.harness import bench
 from tests.support.jobs import job_of
 from tests.support.sampling import sampled
 from tests.support.saves import Kept, equal
-from trainer.contract.config.job import Sample
+from trainer.contract.config.eval import Sample
 from trainer.data.tokenizer import BYTES
 from trainer.evaluation import generate
 from trainer.evaluation.evaluate import Evaluator

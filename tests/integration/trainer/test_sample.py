@@ -11,7 +11,7 @@ from jax import monitoring
 
 from tests.support.harness import bench
 from tests.support.jobs import job_of
-from trainer.contract.config.job import Sample
+from trainer.contract.config.eval import Sample
 from trainer.data.tokenizer import BYTES
 from trainer.evaluation.generate import Sampler
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.config.checkpoint_ref import CheckpointRef, parse_checkpoint_ref
-from trainer.contract.config.job import Checkpoint
 
 RUNS = st.from_regex(r"[A-Za-z0-9./_@-]*[A-Za-z0-9]/[A-Za-z0-9._-]+", fullmatch=True)
 

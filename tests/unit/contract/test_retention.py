@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.records.checkpoint_metadata import Score, expired
 
 SCORES = st.lists(

@@ -17,7 +17,7 @@ from launcher.rehearsal.storage import SaveSchedule
 from launcher.rehearsal.tune import Tuner, optimal_interval_s
 from tests.support.rehearsals import TIMINGS, fault, scenario
 from tests.support.run_builders import RunEvents
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 
 
 def one_attempt(run: RunEvents, *, start_s: float, steps: int, first: int = 1) -> RunEvents:

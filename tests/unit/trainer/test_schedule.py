@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainer.checkpoint import policy as schedules
 from trainer.checkpoint.auto_interval import REQUEST_STEPS, AutoInterval
 from trainer.checkpoint.policy import Schedule
-from trainer.contract.config.job import Checkpoint
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.distributed.stop_vote import StopRequest, StopSignal
 

@@ -3,178 +3,24 @@
 The launcher reads it to check and plan, the trainer to run. Pure Python, no JAX.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from trainer.contract.config.base import NonNegative, Positive, Section, Seed
 from trainer.contract.config.budget import Budget
-from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
+from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.config.data import Data
 from trainer.contract.config.distill import Distill
 from trainer.contract.config.dpo import Dpo
 from trainer.contract.config.errors import KeyedError
+from trainer.contract.config.eval import Eval, Sample
 from trainer.contract.config.lora import Lora
+from trainer.contract.config.mesh import Mesh
 from trainer.contract.config.model import AnyModel, Model
 from trainer.contract.config.notify import AnyTarget, VariableName
 from trainer.contract.config.optimizer import Optimizer
 from trainer.contract.config.sweep import Sweep
-
-AxisSize = Annotated[int, Field(ge=-1)]
-
-
-class Mesh(Section):
-    """Mesh axis sizes, and the use of two axes. A size of -1 takes the remaining devices."""
-
-    pipeline: AxisSize = Field(
-        default=1,
-        description="Number of stages that the layers are split into, across slices. The "
-        "micro-batches of `data.grad_accum_steps` pass through them.",
-    )
-    pipeline_rounds: Positive = Field(
-        default=1,
-        description="Number of times that a micro-batch passes through all stages of `pipeline`. "
-        "A stage has as many groups of layers, and is idle for a smaller part of the time.",
-    )
-    data: AxisSize | None = Field(
-        default=None,
-        description="Number of replicas of the model, across slices. null: the number of slices "
-        "that `pipeline` leaves.",
-    )
-    fsdp: AxisSize = Field(
-        default=-1,
-        description="Number of parts that weights, moments and the batch are split into (fully "
-        "sharded data parallelism). -1: the remaining devices.",
-    )
-    expert: AxisSize = Field(
-        default=1,
-        description="Number of parts that the experts of `model.moe` are split into. It also "
-        "splits the batch.",
-    )
-    context: AxisSize = Field(
-        default=1, description="Number of parts that each sequence is split into."
-    )
-    context_attention: Literal["auto", "chunks", "heads"] = Field(
-        default="auto",
-        description="Attention of a device along `context`: for an early and a late chunk of each "
-        "sequence (`chunks`), or for whole sequences and a part of the heads (`heads`). `auto`: "
-        "the one that sends fewer bytes, of those that the number of heads allows.",
-    )
-    tensor: AxisSize = Field(
-        default=1,
-        description="Number of parts that heads, MLPs and the vocabulary are split into (tensor "
-        "parallelism).",
-    )
-
-
-class MultipleChoice(Section):
-    """Multiple-choice questions; the model answers with its most likely choice."""
-
-    path: Annotated[str, Field(min_length=1)] = Field(
-        description="JSON Lines file of questions, the same on all hosts."
-    )
-    question_field: str = Field(
-        default="question", description="Field with the text of the question."
-    )
-    choices_field: str = Field(
-        default="choices", description="Field with the list of choices, which are texts."
-    )
-    answer_field: str = Field(
-        default="answer", description="Field with the index of the right choice, from 0."
-    )
-
-
-class Eval(Section):
-    """The schedule of evaluations: validation loss, multiple choice and tasks."""
-
-    every_steps: Positive = Field(
-        default=100,
-        description="Number of steps between evaluations. The last step is always evaluated.",
-    )
-    batches: Positive = Field(
-        default=8,
-        description="Number of global batches of held-out documents in an evaluation, per source.",
-    )
-    multiple_choice: MultipleChoice | None = Field(
-        default=None, description="Questions that every evaluation asks. null: none."
-    )
-    tasks: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(),
-        strict=False,
-        description="Task files (YAML) of lm-evaluation-harness, the same on all hosts, whose "
-        "metrics every evaluation reports.",
-    )
-
-
-class Checkpoint(Section):
-    """Schedule and retention of saves, and the weights that a run starts from."""
-
-    not_here: ClassVar = {"every": "unknown key. Set every_steps, or every_minutes: auto or N"}
-
-    every_steps: Positive | None = Field(
-        default=None,
-        description="Save every N steps. May be combined with a number of `every_minutes`.",
-    )
-    every_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
-        default=None,
-        description="Save every N minutes. auto: as often as costs least, by the measured cost of "
-        "a save and the rate of faults. Defaults to 10 when `every_steps` is not set; both may be "
-        "set.",
-    )
-    in_memory_every_steps: Positive | Literal["auto"] | None = Field(
-        default=None,
-        description="Also keep the state of every N-th step in the memory of the hosts, with a "
-        "copy on another host. auto: as often as takes 1 % of the time of steps. null: do not.",
-    )
-    keep: Positive = Field(default=3, description="Number of newest checkpoints that are kept.")
-    keep_every_steps: Positive | None = Field(
-        default=None,
-        description="Checkpoints whose step is a multiple of this are never deleted. null: none.",
-    )
-    keep_best: NonNegative = Field(
-        default=0,
-        description="Number of checkpoints with the lowest validation loss that are kept in "
-        "addition.",
-    )
-    on_save_error: Literal["continue", "stop"] = Field(
-        default="continue",
-        description="Whether a failed save ends the run, or is logged and retried at the next one.",
-    )
-    on_data_change: Literal["stop", "continue"] = Field(
-        default="stop",
-        description="Whether a resumed run may continue with another corpus or batch size.",
-    )
-    grace_s: Annotated[float, Field(gt=0)] = Field(
-        default=30.0,
-        description="Seconds that a stopped run has to save its state before it is killed.",
-    )
-    init_from: str | None = Field(
-        default=None,
-        description="Weights to start from: a checkpoint of a run (`run:NAME@STEP`, "
-        "`run:NAME@best`, or `run:NAME` for the newest one), or the folder of a run, a checkpoint "
-        "or a Hugging Face model.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Defaults to a save every 10 minutes when the job sets no interval."""
-        if isinstance(given, dict) and not given.keys() & {"every_steps", "every_minutes"}:
-            return {**given, "every_minutes": 10.0}
-        return given
-
-    @model_validator(mode="after")
-    def _has_one_interval(self) -> "Checkpoint":
-        if self.every_minutes == "auto" and self.every_steps is not None:
-            message = f"auto requires every_steps: null, found {self.every_steps}"
-            raise KeyedError(("every_minutes", message))
-        return self
-
-    @field_validator("init_from")
-    @classmethod
-    def _is_a_reference_or_a_folder(cls, init_from: str | None) -> str | None:
-        parse_checkpoint_ref(init_from or "")
-        return init_from
 
 
 class Integrity(Section):
@@ -220,20 +66,6 @@ class Wandb(Section):
     mode: Literal["online", "offline"] = Field(
         default="online",
         description="`online` uploads during the run; `offline` writes files for `wandb sync`.",
-    )
-
-
-class Sample(Section):
-    """Text that the model generates at the end of a run, and during it when requested."""
-
-    prompt: str = Field(default="def ", description="Text that the model continues.")
-    tokens: Positive = Field(default=200, description="Maximum number of tokens to generate.")
-    temperature: Annotated[float, Field(ge=0)] = Field(
-        default=0.8, description="Sampling temperature. 0 always takes the likeliest token."
-    )
-    every_steps: Positive | None = Field(
-        default=None,
-        description="Number of steps between samples during training. null: only one at the end.",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.job import Mesh as MeshSizes
+from trainer.contract.config.mesh import Mesh as MeshSizes
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.planning import (
     accelerators,

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainer.contract.config.base import Section
-from trainer.contract.config.job import Checkpoint as Policy
+from trainer.contract.config.checkpoint import Checkpoint as Policy
 from trainer.contract.config.job import Job
 from trainer.contract.planning.layer_stacks import LAYERS
 from trainer.contract.planning.plan import World
