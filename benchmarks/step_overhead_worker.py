@@ -30,7 +30,8 @@ from trainer.preflight import prepare_data
 from trainer.step.loss import loss_sum
 from trainer.step.spike_policy import SpikePolicy
 from trainer.step.spikes import RecentSteps
-from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+from trainer.step.train_state import StepMetrics, TrainState
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 from trainer.telemetry.profiler import Profiler

@@ -20,7 +20,7 @@ from trainer.evaluation.evaluate import Evaluator, combined
 from trainer.evaluation.generate import Sampler
 from trainer.evaluation.tasks import TaskEvaluator
 from trainer.loop import Callback, StepResult
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EvalResult, Rates, Report
 from trainer.telemetry.profiler import Profiler

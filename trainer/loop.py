@@ -18,7 +18,7 @@ from trainer.integrity.errors import UndecidedError, WrongHostError
 from trainer.integrity.host_check import HostCheck
 from trainer.step.spike_policy import SpikePolicy
 from trainer.step.spikes import RewindError
-from trainer.step.train_step import StepMetrics, TrainState
+from trainer.step.train_state import StepMetrics, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EvalResult
 

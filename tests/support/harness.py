@@ -17,7 +17,8 @@ from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.model import custom
-from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+from trainer.step.train_state import StepMetrics, TrainState
+from trainer.step.train_step import TrainProgram
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from trainer.checkpoint.saver import Saver
 from trainer.contract.config.job import Job
 from trainer.data import token_cache
 from trainer.distributed.process_env import Environment
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 

@@ -24,7 +24,8 @@ from trainer.evaluation.generate import Sampler
 from trainer.programs import executables, hot_start, keys
 from trainer.programs.bundle import Bundle
 from trainer.programs.counts import Counts, counting
-from trainer.step.train_step import TrainProgram, TrainState
+from trainer.step.train_state import TrainState
+from trainer.step.train_step import TrainProgram
 
 
 def compile_for(job_file: Path, plan_file: Path, process: int) -> Counts:

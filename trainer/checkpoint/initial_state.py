@@ -14,7 +14,8 @@ from trainer.contract.records.checkpoint_metadata import Base, CheckpointMetadat
 from trainer.contract.records.compatibility import program_changes
 from trainer.contract.records.exclusions import Exclusions
 from trainer.step.spikes import RecentSteps
-from trainer.step.train_step import TrainProgram, TrainState
+from trainer.step.train_state import TrainState
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 

@@ -38,7 +38,7 @@ from trainer.data.token_cache import Tokens
 from trainer.distributed import consensus
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 

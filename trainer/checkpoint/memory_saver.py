@@ -34,7 +34,7 @@ from trainer.contract.protocol.events import WarningEvent
 from trainer.contract.protocol.host_memory import Address, Content, Shard, Stamp
 from trainer.contract.records.checkpoint_metadata import Array
 from trainer.distributed import consensus
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.events import Events
 
 COPY_TIMEOUT_S = 600.0

@@ -16,7 +16,7 @@ from trainer.checkpoint.saver import Saver
 from trainer.contract.config.checkpoint import Checkpoint
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopSignal
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 
 
 class Schedule:

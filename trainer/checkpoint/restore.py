@@ -30,7 +30,7 @@ from trainer.contract.records.checkpoint_metadata import (
 from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
 from trainer.contract.storage.retries import StorageError, log_retry, pause, retried
 from trainer.distributed import consensus
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.metrics import Report
 
 TRIES = 10

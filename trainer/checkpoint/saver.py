@@ -31,7 +31,7 @@ from trainer.contract.records.checkpoint_metadata import (
 from trainer.contract.storage import durable_files
 from trainer.contract.storage.paths import is_url
 from trainer.distributed import consensus
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 from trainer.telemetry.metrics import Report
 
 LONGEST_SAVE_S = 24 * 3600

@@ -20,7 +20,7 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath
 from trainer.checkpoint import layer_dims
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
 from trainer.programs import executables
-from trainer.step.train_step import TrainState
+from trainer.step.train_state import TrainState
 
 PARTS = 8
 """Number of parts in which a restore reads its shards; about one part is in memory twice."""

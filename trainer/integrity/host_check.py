@@ -27,7 +27,8 @@ from trainer.integrity.errors import UndecidedError, WrongHostError
 from trainer.integrity.verdict import Verdict, judge
 from trainer.model import Params
 from trainer.step import compiler_options
-from trainer.step.train_step import TrainProgram, TrainState
+from trainer.step.train_state import TrainState
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Report
 
 INPUTS = 2

@@ -26,7 +26,8 @@ from trainer.data.packing import Batch
 from trainer.distributed.mesh import replicated
 from trainer.programs import executables
 from trainer.step.spikes import RecentSteps
-from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+from trainer.step.train_state import StepMetrics, TrainState
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 

@@ -4,7 +4,6 @@ The letters of dims are those of trainer/model/__init__.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,16 +13,14 @@ from flax import nnx
 
 from trainer.contract.config.model import Model
 from trainer.contract.planning.layer_stacks import Stack, layer_stacks
-from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.model import dropout
-from trainer.model.attention import Attention, KeyValue, cache_widths
-from trainer.model.attention_kernels import Attend, score_scale, softcapped
+from trainer.model.attention import KeyValue, cache_widths
 from trainer.model.attention_kernels import attend as attend_by
-from trainer.model.latent_attention import LatentAttention
+from trainer.model.attention_kernels import score_scale, softcapped
+from trainer.model.decoder_layer import Layer
+from trainer.model.embeddings import Embedding, Output, Positions, Vocabulary
 from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm, logits_product
-from trainer.model.mlp import MLP
-from trainer.model.moe import MoE
 from trainer.model.moe_routing import Balance
 from trainer.model.pipeline import in_rounds, through_stages
 from trainer.model.remat import named, rematerialized
@@ -31,134 +28,10 @@ from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue
 """Keys and values of all layers, each (L, B, W, K, h), or what latent attention has instead."""
-
 Layers = tuple[nnx.State, jax.Array]
 """Arrays of stacked layers, and the layers' numbers from 0."""
-
-EMBEDDING_DEVIATION = 0.02
-"""Standard deviation of initial embeddings, as in GPT (Radford et al., "Improving language
-understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Number of tokens, and number of table rows including padding."""
-
-    size: int
-    padded: int
-
-
-class Layer(nnx.Module):
-    """Attention and a feed-forward part, each with a norm of its input, its output or both."""
-
-    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str, chunks: int):
-        self.rate = model.dropout
-        before, after = norm_places(model)
-        self.attention_norm = Norm(model, model.d_model) if before else None
-        kind = Attention if model.latent_attention is None else LatentAttention
-        self.attention = kind(rngs, model, chunks)
-        self.attention_post_norm = Norm(model, model.d_model) if after else None
-        self.mlp_norm = Norm(model, model.d_model) if before else None
-        self.mlp_post_norm = Norm(model, model.d_model) if after else None
-        is_moe = model.moe is not None
-        self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model, model.d_ff)
-
-    def __call__(
-        self,
-        x_BSD: jax.Array,
-        positions_BS: jax.Array,
-        attend: Attend,
-        window: int | None,
-        number: jax.Array,
-        dropout_keys_BS: jax.Array | None,
-    ) -> tuple[jax.Array, Balance | None]:
-        """Returns the output (B, S, D), and the balance of the experts or None without any.
-
-        `window` is the layer's sliding window. `number` counts layers from 0.
-        """
-        normal_BSD = _normal(self.attention_norm, x_BSD)
-        with jax.named_scope("attention"):
-            mixed_BSD = self.attention(normal_BSD, positions_BS, attend, window)
-            mixed_BSD = named(mixed_BSD, "attention_output")
-        mixed_BSD = _normal(self.attention_post_norm, mixed_BSD)
-        site = dropout.ATTENTION
-        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_BS, number, site, self.rate)
-        x_BSD = constrain(x_BSD, "batch", "sequence", None)
-        normal_BSD = _normal(self.mlp_norm, x_BSD)
-        with jax.named_scope("mlp"):
-            out_BSD, balance = self._apply_mlp(normal_BSD)
-        out_BSD = _normal(self.mlp_post_norm, out_BSD)
-        site = dropout.MLP
-        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_BS, number, site, self.rate)
-        return constrain(x_BSD, "batch", "sequence", None), balance
-
-    def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, Balance | None]:
-        if isinstance(self.mlp, MoE):
-            return self.mlp(x_BSD)
-        return self.mlp(x_BSD), None
-
-    def decode(
-        self,
-        x_B1D: jax.Array,
-        position: jax.Array,
-        mask_B11W: jax.Array,
-        cache_BWKh: KeyValue,
-        window: int | None,
-    ) -> tuple[jax.Array, KeyValue]:
-        """Returns the output (B, 1, D) at `position`, and the layer's updated cache."""
-        normal_B1D = _normal(self.attention_norm, x_B1D)
-        mixed_B1D, cache_BWKh = self.attention.decode(
-            normal_B1D, position, mask_B11W, cache_BWKh, window
-        )
-        x_B1D = x_B1D + _normal(self.attention_post_norm, mixed_B1D)
-        out_B1D, _ = self._apply_mlp(_normal(self.mlp_norm, x_B1D))
-        return x_B1D + _normal(self.mlp_post_norm, out_B1D), cache_BWKh
-
-
-def _normal(norm: Norm | None, x_BSD: jax.Array) -> jax.Array:
-    """Returns `x_BSD` normalized, or itself where the layer has no norm."""
-    if norm is None:
-        return x_BSD
-    with jax.named_scope("norm"):
-        return norm(x_BSD)
-
-
-class Embedding(nnx.Module):
-    """A table with a row per token; padding rows are zero."""
-
-    def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
-        rows = _token_rows(rngs, vocabulary, width) * EMBEDDING_DEVIATION
-        self.table = nnx.Param(rows, out_sharding=("vocab", "embed"))
-
-    def __call__(self, tokens_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """Returns the tokens' rows (B, S, D) in `dtype`."""
-        with jax.named_scope("embedding"):
-            table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
-            return constrain(table_VD[tokens_BS], "batch", "sequence", None)
-
-
-class Positions(nnx.Module):
-    """A table with a learned row per position."""
-
-    def __init__(self, rngs: nnx.Rngs, count: int, width: int):
-        rows_PD = EMBEDDING_DEVIATION * jax.random.normal(rngs.params(), (count, width))
-        self.table = nnx.Param(rows_PD, out_sharding=("position", "embed"))
-
-    def __call__(self, positions_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """Returns (B, S, D) in `dtype`; positions beyond the table get its last row."""
-        table_PD = gathered(self.table[...].astype(dtype), ("position", "embed"))
-        rows_BSD = jnp.take(table_PD, positions_BS, axis=0, mode="clip")
-        return constrain(rows_BSD, "batch", "sequence", None)
-
-
-class Output(nnx.Module):
-    """Output projection (D, V) of a model whose embeddings are not tied."""
-
-    def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
-        kernel_DV = _token_rows(rngs, vocabulary, width).T * width**-0.5
-        self.kernel = nnx.Param(kernel_DV, out_sharding=("embed", "vocab"))
 
 
 class Decoder(nnx.Module):
@@ -440,13 +313,3 @@ def _stacked_layers(rngs: nnx.Rngs, stack: Stack, moe: str, chunks: int) -> Laye
         return Layer(rngs, stack.model, moe, chunks)
 
     return layers(rngs)
-
-
-def _token_rows(rngs: nnx.Rngs, vocabulary: Vocabulary, width: int) -> jax.Array:
-    """Draws normal rows (V, D); padding rows are zero.
-
-    Row v does not depend on the padding: a larger draw begins with the same rows.
-    """
-    rows_VD = jax.random.normal(rngs.params(), (vocabulary.padded, width))
-    real_V = jnp.arange(vocabulary.padded) < vocabulary.size
-    return jnp.where(real_V[:, None], rows_VD, 0)

@@ -16,7 +16,8 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.tokenizer_info import vocab_size
-from trainer.model.decoder import Decoder, Vocabulary
+from trainer.model.decoder import Decoder
+from trainer.model.embeddings import Vocabulary
 from trainer.model.lora import attach
 from trainer.model.pipeline import in_rounds
 

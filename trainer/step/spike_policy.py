@@ -8,7 +8,8 @@ import numpy as np
 
 from trainer.contract.protocol.events import SpikeAction, SpikeEvent
 from trainer.step.spikes import Limits, NotFiniteError, RecentSteps, RewindError, SpikeError
-from trainer.step.train_step import StepMetrics, TrainProgram
+from trainer.step.train_state import StepMetrics
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Report
 
 MOST_REWINDS = 10

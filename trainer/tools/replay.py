@@ -37,7 +37,8 @@ from trainer.model import custom
 from trainer.run_plan import this_machine
 from trainer.step.loss import losses_by_target
 from trainer.step.spikes import RecentSteps
-from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+from trainer.step.train_state import StepMetrics, TrainState
+from trainer.step.train_step import TrainProgram
 
 MOST_FROM_START = 500
 """Last step that is computed again from the first one, when no checkpoint is before it."""

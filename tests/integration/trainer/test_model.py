@@ -14,7 +14,7 @@ from trainer.contract.planning.planner import resolve
 from trainer.data import packing, tokenizer
 from trainer.data.packing import Batch
 from trainer.model import Network
-from trainer.model.decoder import Vocabulary
+from trainer.model.embeddings import Vocabulary
 from trainer.step import loss as losses
 
 

@@ -12,7 +12,7 @@ from tests.support.jobs import job_of
 from trainer.distributed.process_env import Environment
 from trainer.step.spike_policy import MOST_REWINDS, SpikePolicy
 from trainer.step.spikes import NotFiniteError, RecentSteps, RewindError, SpikeError
-from trainer.step.train_step import StepMetrics
+from trainer.step.train_state import StepMetrics
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 

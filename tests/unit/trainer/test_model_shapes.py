@@ -6,7 +6,7 @@ import pytest
 from tests.support.jobs import job_of
 from tests.support.model_families import FAMILIES
 from trainer.contract.planning.parameter_shapes import parameters
-from trainer.model.decoder import Vocabulary
+from trainer.model.embeddings import Vocabulary
 from trainer.model.parameters import abstract, named_parameters
 
 MODELS = {
