@@ -25,7 +25,7 @@ COMMANDS = [
     ["compare", "small", "other"],
     ["debug", "small"],
     ["debug", "failed", "--to", "failed.zip"],
-    ["down", "absent"],
+    ["down", "local"],
     ["events", "small"],
     ["init", "new.yaml"],
     ["lineage", "small"],

@@ -5,18 +5,22 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from launcher.gang.program_archive import ProgramArchive
 from launcher.host.program_files import ProgramFile, ProgramFiles
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
+from trainer.contract.storage import compiled_programs
 from trainer.contract.storage.compiled_programs import IN_RUN
 
 STEP, CACHED = "executables/ab12/TrainProgram.step-0f", "compiled/jit_add-ff-cache"
 DATA = bytes(range(256)) * 300
 OLD_S = 100.0
+HOSTS = 8
 
 
 def file_of(name: str, data: bytes = DATA) -> ProgramFile:
@@ -146,6 +150,21 @@ def test_two_hosts_see_by_its_id_that_they_share_a_folder(tmp_path: Path) -> Non
         ProgramFiles({"XDG_CACHE_HOME": str(tmp_path / name)}).folder_id for name in "aab"
     )
     assert one == same != other
+
+
+def test_hosts_that_look_at_once_see_one_id_of_a_shared_folder(tmp_path: Path) -> None:
+    begin = Barrier(HOSTS)
+
+    def look(folder: Path) -> str:
+        begin.wait()
+        return compiled_programs.folder_id(folder)
+
+    with ThreadPoolExecutor(HOSTS) as hosts:
+        for round_ in range(100):
+            folder = tmp_path / str(round_)
+            ids = set(hosts.map(look, [folder] * HOSTS))
+            assert len(ids) == 1 and ids != {""}
+            assert [path.name for path in folder.iterdir()] == [compiled_programs.ID_FILE]
 
 
 def test_the_archive_outlives_the_command_and_ends_at_its_limit(tmp_path: Path) -> None:

@@ -42,12 +42,23 @@ def folder_id(folder: Path) -> str:
     """
     path = folder / ID_FILE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
-            file.write(secrets.token_hex(ID_BYTES))
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _create_whole(path, secrets.token_hex(ID_BYTES))
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+def _create_whole(path: Path, text: str) -> None:
+    """Creates a file that is never seen without its content, unless another host does so first."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(ID_BYTES)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write(path: Path, content: bytes | bytearray) -> None:
