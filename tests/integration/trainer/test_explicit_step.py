@@ -104,7 +104,7 @@ def test_all_axes_at_once_move_what_each_does() -> None:
     assert {one.place[0].file for one in found} <= {
         "trainer/step/loss.py",
         "trainer/model/layers.py",
-        "trainer/model/decoder.py",
+        "trainer/model/embeddings.py",
         "trainer/model/sharding.py",
     }
 
