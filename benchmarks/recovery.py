@@ -77,10 +77,15 @@ MODELS = {
         "{data: -1, fsdp: 1}",
         32,
     ),
-    "large": ("{layers: 7, d_model: 1024, heads: 8, d_ff: 2816}", "{data: 1, fsdp: -1}", 8),
+    "large": (
+        "{layers: 7, d_model: 1024, heads: 8, d_ff: 2816}",
+        "{data: 1, fsdp: 1, tensor: -1}",
+        8,
+    ),
 }
-"""Model, mesh and length of a sequence. The large one is sharded: no host has what another one has.
-It has few tokens, because two cores would take seconds for the products of more."""
+"""Model, mesh and length of a sequence. The large one is sharded: no host has what another one has,
+and steps exchange activations only. It has few tokens, because two cores would take seconds for the
+products of more."""
 
 
 @dataclass(frozen=True)
