@@ -13,7 +13,7 @@ LONGEST_S = max([*LIMITS.phase_s.values(), LIMITS.other_phases_s])
 
 
 class Gang:
-    """Hosts that send heartbeats and say what they are told to."""
+    """Hosts that send heartbeats, and the events that a test gives them."""
 
     def __init__(
         self, processes: int = 2, limits: Limits = LIMITS, *, expects_events: bool = False

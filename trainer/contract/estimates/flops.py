@@ -88,9 +88,8 @@ def recomputed_flops_per_token(job: Job, plan: Plan) -> float:
 
     `dots` recomputes products that are not of rows and a single matrix: those of experts, and
     attention's two, unless a kernel computes them. `full` recomputes all products of the layers
-    that are not offloaded.
-    Neither recomputes a layer's last product unless a norm follows it: no other gradient needs its
-    result.
+    that are not offloaded. Neither recomputes a layer's last product unless a norm follows it: no
+    other gradient needs its result.
     """
     if job.decoder.remat == "none":
         return 0.0
