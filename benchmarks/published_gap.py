@@ -20,7 +20,7 @@ class Gap:
     recomputation_s: float
     """What the backward pass computes again and theirs does not."""
     kernel_s: float
-    """What one kernel for all gradients of attention saves, if theirs has one."""
+    """What their attention saves by one kernel for all gradients; below 0 if only ours has it."""
 
     @property
     def rest_s(self) -> float:
@@ -43,6 +43,6 @@ def gap(compared: Comparison) -> Gap | None:
         return Gap(row.id, step_s, measured_s, 0.0, 0.0)
     with TemporaryDirectory() as folder:
         launch = plan(row, Path(folder))
-    two_kernels = like_for_like(parts, launch, row.recomputes)
+    own_kernels = like_for_like(parts, launch, row.recomputes)
     as_theirs = like_for_like(parts, launch, row.recomputes, is_fused=row.fused_attention)
-    return Gap(row.id, step_s, measured_s, step_s - two_kernels, two_kernels - as_theirs)
+    return Gap(row.id, step_s, measured_s, step_s - own_kernels, own_kernels - as_theirs)

@@ -18,6 +18,7 @@ from trainer.contract.estimates.forecast import (
     MATRIX_PRODUCTS,
     RECOMPUTED_PRODUCTS,
 )
+from trainer.contract.planning.attention import has_one_backward_kernel
 
 Product = Literal["qkv", "out", "mlp_in", "mlp_down", "attention"]
 """What a layer's backward pass can compute again: the products before attention, after it, into and
@@ -63,7 +64,7 @@ def like_for_like(
     launch: TrainingLaunch,
     recomputed: Collection[Product],
     *,
-    is_fused: bool = False,
+    is_fused: bool | None = None,
 ) -> float:
     """Returns the seconds of a step that recomputes other products than the launch's.
 
@@ -71,13 +72,14 @@ def like_for_like(
       parts: the seconds of the launch's step by part.
       launch: the launch, whose model and policy are known.
       recomputed: what the other step computes again.
-      is_fused: whether one kernel of the other step computes all gradients of attention. Slipway
-        has two, and each of them computes the scores and the gradients of the weights.
+      is_fused: whether one kernel of the other step computes all gradients of attention; None for
+        the kernels of the launch. Each one of two computes the scores and the weights' gradients.
     """
     ours = of_launch(launch)
     work = _products_with(recomputed, launch) / _products_with(ours, launch)
-    saved = FUSED_SAVES if is_fused else 0
-    attention = (_attention_with(recomputed) - saved) / _attention_with(ours)
+    own_is_fused = has_one_backward_kernel(launch.job, launch.plan.attention)
+    theirs = _attention_with(recomputed, own_is_fused if is_fused is None else is_fused)
+    attention = theirs / _attention_with(ours, own_is_fused)
     changed = {
         MATRIX_PRODUCTS: parts.get(MATRIX_PRODUCTS, 0.0) * work,
         ATTENTION: parts.get(ATTENTION, 0.0) * attention,
@@ -95,5 +97,6 @@ def _products_with(recomputed: Collection[Product], launch: TrainingLaunch) -> f
     return model.layers * layer + PASSES * launch.plan.padded_vocab * model.d_model
 
 
-def _attention_with(recomputed: Collection[Product]) -> int:
-    return ATTENTION_PRODUCTS + (RECOMPUTED_PRODUCTS if "attention" in recomputed else 0)
+def _attention_with(recomputed: Collection[Product], is_fused: bool) -> int:
+    again = RECOMPUTED_PRODUCTS if "attention" in recomputed else 0
+    return ATTENTION_PRODUCTS + again - (FUSED_SAVES if is_fused else 0)

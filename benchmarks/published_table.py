@@ -41,8 +41,8 @@ sequences per JAX device. Where a source gives TFLOP/s only (marked
 without the compiler; the forecast follows the compiled step. Each has two errors in brackets, above
 0 if the figure is faster than the measurement: of the job as it is, and like for like. The second
 one is what the figure would be if the backward pass computed exactly the same again as theirs, with
-one kernel for attention if theirs has one: matrix products and attention in proportion to their
-FLOPs. The fastest job is one that
+as many kernels for attention: matrix products and attention in proportion to their FLOPs. The
+fastest job is one that
 `launch plan --search` finds for the same model, batch and length. A row is ahead if the forecast of
 either job is above the measurement. All figures of Slipway are computed; no row was run on TPUs.
 """
@@ -54,8 +54,8 @@ GAPS_HEAD = """\
 Rows that are not ahead, by the faster one of their two jobs: seconds of the forecast step and of
 the measured one, and what makes up the difference. Recomputation is what the backward pass computes
 again and theirs does not; below 0 if theirs computes more. The attention kernel is what one kernel
-for all gradients saves, where theirs has one. The rest is all else: what the forecast gets wrong,
-and what theirs does better.
+for all gradients saves, where only theirs has one; below 0 where only ours has. The rest is all
+else: what the forecast gets wrong, and what theirs does better.
 """
 MISSING_HEAD = """\
 What Slipway lacks in these rows, and in those without a forecast:

@@ -13,6 +13,7 @@ from flax import nnx
 
 from trainer.contract.config.model import Model
 from trainer.contract.planning.layer_stacks import Stack, layer_stacks
+from trainer.contract.planning.plan import MoEKind
 from trainer.model import dropout
 from trainer.model.attention import KeyValue, cache_widths
 from trainer.model.attention_kernels import attend as attend_by
@@ -55,7 +56,7 @@ class Decoder(nnx.Module):
         vocabulary: Vocabulary,
         dtype: jnp.dtype,
         attention: str = "reference",
-        moe: str = "capacity",
+        moe: MoEKind = "capacity",
         chunks: int = 1,
         rounds: int = 1,
     ):
@@ -304,7 +305,7 @@ class Decoder(nnx.Module):
         return x_MB1D[0], jax.tree.map(lambda x: x[:, 0], results_LM)
 
 
-def _stacked_layers(rngs: nnx.Rngs, stack: Stack, moe: str, chunks: int) -> Layer:
+def _stacked_layers(rngs: nnx.Rngs, stack: Stack, moe: MoEKind, chunks: int) -> Layer:
     """Returns layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=stack.count)

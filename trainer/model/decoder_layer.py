@@ -8,6 +8,7 @@ from flax import nnx
 
 from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import norm_places
+from trainer.contract.planning.plan import MoEKind
 from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue
 from trainer.model.attention_kernels import Attend
@@ -23,7 +24,7 @@ from trainer.model.sharding import constrain
 class Layer(nnx.Module):
     """Attention and a feed-forward part, each with a norm of its input, its output or both."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str, chunks: int):
+    def __init__(self, rngs: nnx.Rngs, model: Model, moe: MoEKind, chunks: int):
         self.rate = model.dropout
         before, after = norm_places(model)
         self.attention_norm = Norm(model, model.d_model) if before else None

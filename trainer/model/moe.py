@@ -15,7 +15,8 @@ from flax import nnx
 
 from trainer.contract.config.model import Model, Precision
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
-from trainer.model import moe_dropless, quantized
+from trainer.contract.planning.plan import MoEKind
+from trainer.model import grouped_products, moe_dropless, quantized
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
 from trainer.model.mlp import ACTIVATIONS, MLP
@@ -43,8 +44,8 @@ class MoE(nnx.Module):
         DeepSeekMoE, section 3.2, for shared experts: https://arxiv.org/abs/2401.06066
     """
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "capacity"):
-        """Builds router and experts; `kind` is the plan's `moe`: "capacity" or "ragged"."""
+    def __init__(self, rngs: nnx.Rngs, model: Model, kind: MoEKind = "capacity"):
+        """Builds router and experts; `kind` is the plan's `moe`."""
         assert model.moe
         self.settings, self.by = model.moe, kind
         self.parts, self.kind = hidden_parts(model), model.mlp
@@ -66,8 +67,8 @@ class MoE(nnx.Module):
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
         bias_E = self.balancing_bias[...] if self.settings.is_biased else None
         experts_BSk, weights_BSk, balance = choose(self.settings, logits_BSE, bias_E)
-        is_ragged = self.by == "ragged" and rows_are_split(len(x_BSD))
-        mix = self._dropless if is_ragged else self._in_slots
+        is_dropless = self.by != "capacity" and rows_are_split(len(x_BSD))
+        mix = self._dropless if is_dropless else self._in_slots
         mixed_BSD = mix(x_BSD, experts_BSk, weights_BSk.astype(x_BSD.dtype))
         if self.settings.shared:
             mixed_BSD = mixed_BSD + self.shared(x_BSD)
@@ -78,8 +79,9 @@ class MoE(nnx.Module):
     ) -> jax.Array:
         inward = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
         activation, outward = ACTIVATIONS[self.kind], self.down.cast(x_BSD.dtype)
+        product = grouped_products.KINDS[self.by]
         return moe_dropless.dropless_moe(
-            activation, x_BSD, experts_BSk, weights_BSk, inward, outward
+            product, activation, x_BSD, experts_BSk, weights_BSk, inward, outward
         )
 
     def _in_slots(

@@ -1,7 +1,7 @@
 """Dropless mixture of experts: one grouped product per matrix, without a limit on tokens.
 
-`jax.lax.ragged_dot` multiplies the rows of each expert by its matrix. TPUs have a kernel that
-computes only these rows; other platforms compute all rows for every expert.
+grouped_products.py multiplies the rows of each expert by its matrix. The kernel for TPUs computes
+only these rows; `jax.lax.ragged_dot` on other platforms computes all rows for every expert.
 
 A device gathers the tokens of the other devices along `expert` and applies its own experts to them.
 The sums are scattered back. The letters of dims are those of trainer/model/__init__.py, counted per
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from trainer.model.grouped_products import GroupedProduct, by_xla
 from trainer.model.moe_dispatch import Routing, combine, dispatch
 from trainer.model.sharding import spec
 
@@ -34,6 +35,7 @@ class Matrices(NamedTuple):
 
 
 def dropless_moe(
+    product: GroupedProduct,
     activation: Activation,
     x_BSD: jax.Array,
     experts_BSk: jax.Array,
@@ -48,10 +50,11 @@ def dropless_moe(
     """
     tokens, of_kernel = spec(x_BSD, "batch", "sequence", None), spec(inward[0].kernel, *INWARD)
     split = jax.shard_map(
-        partial(_moe_of_device, activation, of_kernel),
+        partial(_moe_of_device, product, activation, of_kernel),
         in_specs=(tokens, tokens, tokens, [_specs(x, INWARD) for x in inward],
                   _specs(outward, OUTWARD)),
         out_specs=tokens,
+        check_vma=product is by_xla,  # unknown for results of the kernel
     )  # fmt: skip
     return split(x_BSD, experts_BSk, weights_BSk, inward, outward)
 
@@ -63,6 +66,7 @@ def _specs(matrices: Matrices, axes: tuple[str, str, str]) -> Any:
 
 
 def _moe_of_device(
+    product: GroupedProduct,
     activation: Activation,
     of_kernel: PartitionSpec,
     x_BSD: jax.Array,
@@ -90,10 +94,11 @@ def _moe_of_device(
 
     count, top_k = len(outward.kernel), experts_BSk.shape[-1]
     first = jax.lax.axis_index(expert) * count if expert else 0
-    sizes_E, routing = _groups(experts_BSk.reshape(-1, top_k) - first, count)
+    sizes, routing = _groups(experts_BSk.reshape(-1, top_k) - first, count, has_others=bool(expert))
     grouped_ND = dispatch(x_BSD.reshape(-1, x_BSD.shape[-1]), routing)
-    hidden_NF = activation(*(_product(grouped_ND, matrices, sizes_E) for matrices in inward))
-    fed_ND = _product(hidden_NF, outward, sizes_E)
+    of_experts = partial(_with_bias, product, sizes)
+    hidden_NF = activation(*(of_experts(grouped_ND, matrices) for matrices in inward))
+    fed_ND = of_experts(hidden_NF, outward)
     mixed_BSD = combine(fed_ND, weights_BSk.reshape(-1, top_k), routing).reshape(x_BSD.shape)
     if mlp:
         mixed_BSD = jax.lax.psum(mixed_BSD, mlp)
@@ -109,24 +114,28 @@ def _gathered(matrices: Matrices, embed: str, axis: int) -> Matrices:
     return Matrices(kernel, bias)
 
 
-def _product(rows_Nx: jax.Array, matrices: Matrices, sizes_E: jax.Array) -> jax.Array:
+def _with_bias(
+    product: GroupedProduct, sizes: jax.Array, rows_Nx: jax.Array, matrices: Matrices
+) -> jax.Array:
     """Returns the products of each expert's rows with its matrix, and its bias added."""
-    product = jax.lax.ragged_dot(rows_Nx, matrices.kernel, sizes_E)
+    product_Nx = product(rows_Nx, matrices.kernel, sizes)
     if matrices.bias is None:
-        return product
-    experts_E = jnp.arange(len(sizes_E))
-    experts_N = jnp.repeat(experts_E, sizes_E, total_repeat_length=len(rows_Nx))
-    return product + matrices.bias.at[experts_N].get(indices_are_sorted=True)
+        return product_Nx
+    count = len(matrices.kernel)
+    experts_N = jnp.repeat(jnp.arange(count), sizes[:count], total_repeat_length=len(rows_Nx))
+    return product_Nx + matrices.bias.at[experts_N].get(indices_are_sorted=True)
 
 
-def _groups(experts_Tk: jax.Array, count: int) -> tuple[jax.Array, Routing]:
+def _groups(experts_Tk: jax.Array, count: int, *, has_others: bool) -> tuple[jax.Array, Routing]:
     """Returns the row counts of `count` experts, and the rows of the choices.
 
-    Rows are sorted by expert. Choices of experts on other devices come last, as zeros.
+    Rows are sorted by expert. Choices of experts on other devices come last, as zeros; if there are
+    any, their number follows those of the experts.
     """
     is_own_Tk = (experts_Tk >= 0) & (experts_Tk < count)
     experts_N = jnp.where(is_own_Tk, experts_Tk, count).reshape(-1)
-    sizes_E = jnp.sum(experts_N[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
+    groups = jnp.arange(count + has_others)
+    sizes = jnp.sum(experts_N[:, None] == groups, axis=0, dtype=jnp.int32)
     order_N = jnp.argsort(experts_N, stable=True)
     row_Tk = jnp.argsort(order_N).reshape(experts_Tk.shape)
-    return sizes_E, Routing(order_N, is_own_Tk.reshape(-1)[order_N], row_Tk, is_own_Tk)
+    return sizes, Routing(order_N, is_own_Tk.reshape(-1)[order_N], row_Tk, is_own_Tk)

@@ -14,7 +14,7 @@ from flax import nnx
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning.parameter_shapes import parameters
-from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.plan import MoEKind, Plan
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.model.decoder import Decoder
 from trainer.model.embeddings import Vocabulary
@@ -36,7 +36,7 @@ class Network:
     dtype: jnp.dtype
     attention: str
     """Kernel of the plan, or `blocks` on CPU devices: see attention_kernels.py."""
-    moe: str
+    moe: MoEKind
     chunks: int
 
     @property
@@ -104,7 +104,7 @@ def abstract(
     vocabulary: Vocabulary,
     dtype: jnp.dtype,
     attention: str = "reference",
-    moe: str = "capacity",
+    moe: MoEKind = "capacity",
 ) -> Decoder:
     """Returns the module with shapes in place of arrays; computes nothing."""
     with nnx.use_eager_sharding(False):
@@ -116,7 +116,7 @@ def _decoder(
     vocabulary: Vocabulary,
     dtype: jnp.dtype,
     attention: str = "reference",
-    moe: str = "capacity",
+    moe: MoEKind = "capacity",
     chunks: int = 1,
 ) -> Decoder:
     """Builds the decoder with the job's adapters, which do not change its other initial values."""

@@ -16,13 +16,10 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import NamedSharding, PartitionSpec
 
+from trainer.contract.planning import attention as planned
 from trainer.contract.planning import sharding_rules
-from trainer.contract.planning.attention import TPU_LANES
 from trainer.data.packing import in_order_of_chunks
 from trainer.model.attention_kernels import KERNEL_RESULT
-
-LARGEST_BLOCK = 512
-"""Positions in the kernel's largest block; blocks of this size fit the VMEM of every TPU."""
 
 
 def attend(
@@ -51,10 +48,12 @@ def attend(
             for axes in (by_head, by_position)
         ]
         length, heads = query_BSHh.shape[1:3]
-        kernel = make_kernel(length, heads, window, softcap, shards, chunks, interpret)
         attend_on_device = partial(_attend_on_device, chunks)
         scaled_BSHh = query_BSHh * (scale or query_BSHh.shape[-1] ** -0.5)
         scaled_BSHh, key_BWKh = _in_whole_vectors(scaled_BSHh), _in_whole_vectors(key_BWKh)
+        width = key_BWKh.shape[-1] + value_BWKv.shape[-1]
+        sizes = block_sizes(length, width, window, max(shards[1], chunks))
+        kernel = make_kernel(length, heads, sizes, window, softcap, shards, chunks, interpret)
         arrays = (scaled_BSHh, key_BWKh, value_BWKv, segments_BS, segments_BS)
         if mesh.empty:
             return attend_on_device(kernel, *arrays)
@@ -84,7 +83,7 @@ def attend(
 
 def _in_whole_vectors(x_BSHh: jax.Array) -> jax.Array:
     """Pads queries and keys with zeros, which change no score, to whole vectors of a TPU."""
-    missing = -x_BSHh.shape[-1] % TPU_LANES
+    missing = -x_BSHh.shape[-1] % planned.TPU_LANES
     return jnp.pad(x_BSHh, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x_BSHh
 
 
@@ -112,9 +111,31 @@ def _in_order(x_BWx: jax.Array, chunks: int) -> jax.Array:
     return jnp.concatenate((pairs[:, :, 0], pairs[:, ::-1, 1]), axis=1).reshape(x_BWx.shape)
 
 
+def block_sizes(
+    length: int, width: int, window: int | None, query_parts: int
+) -> splash_attention.BlockSizes:
+    """Returns the blocks of the kernels for `length` positions of keys and values `width` wide.
+
+    `query_parts` divide the queries.
+    """
+    query, key = (math.gcd(n, planned.SPLASH_BLOCK) for n in (length // query_parts, length))
+    part = planned.splash_part(length, width, window)
+    return splash_attention.BlockSizes(
+        block_q=query,
+        block_kv=key,
+        block_q_dkv=query,
+        block_kv_dkv=part or key,
+        block_kv_dkv_compute=key,
+        block_q_dq=None if part else query,
+        block_kv_dq=None if part else key,
+        use_fused_bwd_kernel=part is not None,
+    )
+
+
 def make_kernel(
     length: int,
     heads: int,
+    sizes: splash_attention.BlockSizes,
     window: int | None,
     softcap: float | None,
     shards: Sequence[int],
@@ -126,16 +147,6 @@ def make_kernel(
     Queries are in the order of the chunks, keys in that of the sequence.
     """
     head_shards, query_shards = shards
-    block = math.gcd(length // max(query_shards, chunks), LARGEST_BLOCK)
-    seen = math.gcd(length, LARGEST_BLOCK)
-    sizes = splash_attention.BlockSizes(
-        block_q=block,
-        block_kv=seen,
-        block_q_dkv=block,
-        block_kv_dkv=seen,
-        block_q_dq=block,
-        block_kv_dq=seen,
-    )
     mask = splash_attention.CausalMask((length, length))
     if window is not None:
         mask = splash_attention.LocalMask((length, length), (window - 1, 0), 0)

@@ -1,5 +1,7 @@
 """A mixture of experts computes what each token asks for, and drops what has no room."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,12 @@ from tests.support.model_folders import plan_of
 from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
-from trainer.model import Network
+from trainer.model import Network, grouped_products
 from trainer.model.moe import MoE
 from trainer.step import loss as losses
 
 EXPERTS, PER_TOKEN, LENGTH = 4, 2, 8
+BIASED = {"biases": "all", "mlp": "clamped_swiglu"}
 
 
 def model_of(**experts):
@@ -85,17 +88,29 @@ def test_gradients_are_those_by_hand(factor, x_BSD):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 
+@pytest.fixture
+def interpreted(monkeypatch) -> None:
+    """Runs the kernel for TPUs without one, on few rows."""
+    monkeypatch.setattr(grouped_products, "LEAST_ROWS", 8)
+    kernel = partial(grouped_products.by_kernel, interpret=True)
+    monkeypatch.setitem(grouped_products.KINDS, "megablox", kernel)
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
-    ("mesh", "keys"),
+    ("kind", "mesh", "keys"),
     [
-        ({}, {}),
-        ({"fsdp": 2}, {}),
-        ({"expert": 2, "context": 2}, {}),
-        ({"fsdp": 2, "expert": 2, "tensor": 2}, {}),
-        ({"fsdp": 2, "expert": 2, "tensor": 2}, {"biases": "all", "mlp": "clamped_swiglu"}),
+        ("ragged", {}, {}),
+        ("ragged", {"fsdp": 2}, {}),
+        ("ragged", {"expert": 2, "context": 2}, {}),
+        ("ragged", {"fsdp": 2, "expert": 2, "tensor": 2}, {}),
+        ("ragged", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
+        ("megablox", {}, {}),
+        ("megablox", {"expert": 2, "context": 2}, {}),
+        ("megablox", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
     ],
 )
-def test_groups_of_rows_give_what_places_for_all_give(mesh, keys, x_BSD):
+def test_groups_of_rows_give_what_places_for_all_give(kind, mesh, keys, x_BSD):
     x_BSD = jnp.concatenate([x_BSD, x_BSD[::-1] + 1])  # a row for each of four devices
 
     def out_and_gradients(kind):
@@ -114,7 +129,7 @@ def test_groups_of_rows_give_what_places_for_all_give(mesh, keys, x_BSD):
     sizes = [mesh.get(axis, 1) for axis in MESH_AXES]
     automatic = (AxisType.Auto,) * len(sizes)
     with jax.set_mesh(jax.make_mesh(sizes, MESH_AXES, axis_types=automatic)):
-        found = out_and_gradients("ragged")
+        found = out_and_gradients(kind)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 

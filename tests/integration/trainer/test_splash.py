@@ -14,6 +14,7 @@ from tests.support.attention_inputs import (
     value_and_gradients,
 )
 from tests.support.jobs import corpus_of, job_of, world_of
+from trainer.contract.planning import attention as planned
 from trainer.contract.planning.planner import resolve
 from trainer.data.packing import in_order_of_chunks
 from trainer.distributed import mesh as meshes
@@ -41,10 +42,21 @@ def positions(segments) -> jax.Array:
     return positions_of(segments)
 
 
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0)])
+@pytest.fixture
+def small_blocks(monkeypatch) -> None:
+    """Makes several blocks of the short sequences: the kernels need not look at all of them."""
+    monkeypatch.setattr(planned, "SPLASH_BLOCK", 128)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("window", "softcap", "has_one_kernel"),
+    [(None, None, True), (300, 2.0, True), (100, 2.0, False)],
+)
 def test_values_and_gradients_are_those_of_plain_attention(
-    arrays, segments, positions, window, softcap
+    arrays, segments, positions, window, softcap, has_one_kernel
 ):
+    assert (planned.splash_part(LENGTH, 2 * HEAD_DIM, window) is not None) == has_one_kernel
     scale = softcap and 0.2
     reference = attend("reference", segments, positions, window, softcap, scale)
     wanted = value_and_gradients(reference, arrays)
@@ -85,6 +97,7 @@ def test_only_full_rematerialization_runs_the_kernel_again(arrays, segments, rem
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
     ("mesh", "chunks", "window"),
     [
@@ -97,10 +110,8 @@ def test_only_full_rematerialization_runs_the_kernel_again(arrays, segments, rem
     ],
 )
 def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
-    arrays, segments, positions, mesh, chunks, window, monkeypatch
+    arrays, segments, positions, mesh, chunks, window
 ):
-    # More than one block: a device of a context axis has keys that it need not look at.
-    monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
     wanted = value_and_gradients(attend("reference", segments, positions, window), arrays)
     job = job_of(mesh=mesh)
     plan = resolve(job, world_of(1, 8), corpus_of(job))
@@ -111,18 +122,25 @@ def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
     assert_close(found, [array[:, order] for array in wanted])
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("has_one_kernel", [True, False])
 @pytest.mark.parametrize("context", [2, 4, 16])
 @pytest.mark.parametrize("window", [None, 256])
-def test_kernels_of_all_devices_compute_the_same_number_of_blocks(context, window, monkeypatch):
-    monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
+def test_kernels_of_all_devices_compute_the_same_number_of_blocks(
+    context, window, has_one_kernel, monkeypatch
+):
+    if not has_one_kernel:
+        monkeypatch.setattr(planned, "LARGEST_PART", 0)
     length = 32 * 128
 
     def work(chunks: int) -> np.ndarray:
         """Blocks that each kernel computes, by device, relative to their mean."""
+        sizes = splash_attention.block_sizes(length, 2 * HEAD_DIM, window, max(context, chunks))
         kernel = splash_attention.make_kernel(
-            length, 1, window, None, (1, context), chunks, interpret=True
+            length, 1, sizes, window, None, (1, context), chunks, interpret=True
         )
-        infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+        all_infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+        infos = [one for one in all_infos if one is not None]
         blocks = [np.split(np.asarray(one.block_mask) > 0, context, axis=1) for one in infos]
         counts = np.array([[part.sum() for part in parts] for parts in blocks])
         return counts / counts.mean(axis=1, keepdims=True)

@@ -8,7 +8,9 @@ from trainer.analysis.forecast import kernels
 from trainer.analysis.forecast.costs import PRODUCT_CYCLES, Costs
 from trainer.analysis.forecast.links import LINK_SHARE, Links
 from trainer.analysis.forecast.schedule import follow
+from trainer.analysis.forecast.timeline import Cost
 from trainer.analysis.hlo import Program
+from trainer.contract.estimates.forecast import MATRIX_PRODUCTS
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.chips import TPUS
 from trainer.contract.planning.plan import Plan
@@ -217,6 +219,40 @@ def test_one_kernel_for_all_gradients_takes_less_time_than_two() -> None:
 def test_custom_call_of_another_kernel_is_not_attention() -> None:
     program = Program(KERNEL.replace("splash_mha_NAME", "gmm"))
     assert kernels.attention(list(program.computations["main"].values())[1]) is None
+
+
+GROUPED = """\
+ENTRY %main (x: bf16[16384,4096], w: bf16[8,4096,14336]) -> bf16[16384,14336] {
+  %x = bf16[16384,4096]{1,0} parameter(0)
+  %w = bf16[8,4096,14336]{2,1,0} parameter(1)
+  %gmm.2 = bf16[16384,14336]{1,0} custom-call(%x, %w), custom_call_target="tpu_custom_call", \
+metadata={op_name="jit(step)/mlp/jit(gmm)/pallas_call"}, backend_config={"custom_call_config":\
+{"body":"","cost_estimate":{"flops":"1924145348608","transcendentals":"0","bytes_accessed":\
+"6928990208","remote_bytes_transferred":"0"}}}
+}
+"""
+
+
+def grouped_cost(accelerator: str, experts: int = 1) -> Cost:
+    program, plan = Program(GROUPED), plan_of(accelerator)
+    plan = plan.model_copy(update={"mesh": {**plan.mesh, "expert": experts}})
+    call = list(program.computations["main"].values())[2]
+    found = Costs(program, plan)("main", call)
+    assert found and found.part == MATRIX_PRODUCTS
+    return found
+
+
+def test_grouped_product_takes_the_time_of_its_flops_or_of_its_bytes() -> None:
+    flops, moved = 2 * 16384 * 4096 * 14336, 6928990208
+    of_flops, of_bytes = grouped_cost("v5p-64"), grouped_cost("v6e-64")
+    assert of_flops.seconds == pytest.approx(flops / (0.86 * 0.86 * 459e12))
+    assert of_bytes.seconds == pytest.approx(moved / 1640e9)
+
+
+def test_device_computes_only_the_rows_of_its_experts() -> None:
+    assert grouped_cost("v5p-64", experts=4).seconds == pytest.approx(
+        grouped_cost("v5p-64").seconds / 4
+    )
 
 
 def seconds(plan: Plan, members: int, kind: str = "all-gather", sent: float = 1e9) -> float:

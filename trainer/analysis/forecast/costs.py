@@ -66,6 +66,8 @@ class Costs:
         self._hbm_bytes_per_s = chip.hbm_bytes_per_s
         self._host_link_bytes_per_s = chip.host_link_bytes_per_s
         self._chip = chip
+        self._own_experts = 1 / plan.mesh["expert"]
+        """Share of the rows of all devices along `expert` that are for a device's experts."""
         self._product_cycles = PRODUCT_CYCLES.get(chip.generation, 1.0)
         self._has_product = cache(self._find_product)
         self._collective_in = cache(self._find_collective)
@@ -128,6 +130,8 @@ class Costs:
             return Cost(share * int(found[1]) / self._clock_hz, part)
         if target and (kernel := kernels.attention(one)):
             return Cost(kernel.seconds(self._chip), ATTENTION)
+        if target and (product := kernels.grouped_product(one)):
+            return Cost(product.seconds(self._chip, self._own_experts), MATRIX_PRODUCTS)
         return Cost(self._moved_bytes(computation, one) / self._hbm_bytes_per_s, part)
 
     def _part(self, one: Instruction) -> str:

@@ -1,16 +1,18 @@
-"""The time of attention kernels, for which the compiler gives no estimate."""
+"""The time of kernels of attention and of experts, for which the compiler gives no estimate."""
 
 import math
 import re
 from dataclasses import dataclass
 
 from trainer.analysis.hlo import ARRAY, Instruction
+from trainer.contract.estimates.forecast import EXPERTS_SHARE, RATES
 from trainer.contract.planning.accelerators import Accelerator
 from trainer.contract.planning.chips import TPUS
 
 NAME = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
 BLOCK = re.compile(r'\\?"(block_\w+)\\?": (\d+)')
 OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?)\}, frontend_attributes")
+COST = re.compile(r'"cost_estimate":\{"flops":"(\d+)",.*?"bytes_accessed":"(\d+)"')
 PRODUCTS = {"fwd": 2, "dkv": 4, "dq": 3}
 """Matrix products of a pair of blocks: scores and values; with their gradients in the others."""
 FUSED_PRODUCTS = 5
@@ -71,6 +73,30 @@ def attention(call: Instruction) -> AttentionKernel | None:
     gradients = [dtype for dtype, _ in ARRAY.findall(call.shape)].count("bf16")
     products = FUSED_PRODUCTS if gradients == GRADIENTS else PRODUCTS[name[1]]
     return AttentionKernel(math.prod(outer) * active * own * min(block, keys), head_dim, products)
+
+
+@dataclass(frozen=True)
+class GroupedProduct:
+    """A call of JAX's kernel for products of groups of rows, as it counts itself."""
+
+    flops: int
+    """FLOPs of all rows, whether or not they belong to a group."""
+    bytes_moved: int
+    """Bytes read from HBM and written there; tiles are read again and again."""
+
+    def seconds(self, chip: Accelerator, share: float) -> float:
+        """Returns the seconds on one device, on which a share of the rows belong to a group."""
+        assert chip.peak_bf16_flops and chip.hbm_bytes_per_s
+        reached = RATES[chip.generation].products * EXPERTS_SHARE * chip.peak_bf16_flops
+        return share * max(self.flops / reached, self.bytes_moved / chip.hbm_bytes_per_s)
+
+
+def grouped_product(call: Instruction) -> GroupedProduct | None:
+    """Returns the kernel that a custom call runs; None when it is not one of grouped products."""
+    cost = COST.search(call.attributes)
+    if cost is None or "gmm" not in call.op_name:
+        return None
+    return GroupedProduct(int(cost[1]), int(cost[2]))
 
 
 def _dims(text: str) -> list[int]:

@@ -182,7 +182,7 @@ class _Activations:
         seen = width * kv_heads * (model.head_dim + value_dim)
         if experts := model.moe:
             slots = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
-            if plan.moe == "ragged":
+            if plan.moe != "capacity":
                 # Each device holds the rows of all devices along `expert`.
                 slots = experts.top_k * plan.mesh["expert"]
             chosen = slots + experts.top_k

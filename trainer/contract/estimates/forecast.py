@@ -16,6 +16,7 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.estimates.traffic import Traffic, activation_bytes, traffic
 from trainer.contract.planning import accelerators, pipeline
 from trainer.contract.planning.accelerators import Accelerator
+from trainer.contract.planning.attention import has_one_backward_kernel
 from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.protocol.reports import StepSchedule
@@ -131,6 +132,9 @@ EXPERTS_SHARE = 0.86
 ATTENTION_PRODUCTS, MODEL_PRODUCTS = 9, 6
 """Products of two passes of attention as kernels compute them, and as the model's FLOPs count them.
 The backward pass computes the scores again, once for each of its two kernels."""
+PRODUCTS_WITH_ONE_KERNEL = 8
+"""The same where one kernel computes all gradients. Its five products are in blocks of a quarter of
+the sequence, which cover 1.25 times what the causal mask leaves."""
 RECOMPUTED_PRODUCTS = 2
 """Products of attention's forward pass, which rematerialization may repeat."""
 OVERLAPPED = ("fsdp", "data")
@@ -150,7 +154,9 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     own = flops.attention_flops_per_token(job) * best.tokens
     repeated = RECOMPUTED_PRODUCTS if flops.recomputes_attention(job, plan) else 0
     counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
-    computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
+    is_one = has_one_backward_kernel(job, plan.attention)
+    kernels = PRODUCTS_WITH_ONE_KERNEL if is_one else ATTENTION_PRODUCTS
+    computed = own * (kernels + repeated) / MODEL_PRODUCTS
     moved = rates.passes * pipeline.layer_runs(job, plan) * activation_bytes(job, plan)
     # The devices of a pipeline run their layers in every tick, idle or not.
     stretch = pipeline.stretch(plan)
@@ -168,7 +174,7 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
 def _slots(job: Job, plan: Plan) -> float:
     """Returns the rows that experts compute, relative to those that tokens choose."""
     experts, length = job.decoder.moe, job.data.seq_len
-    if experts is None or plan.moe == "ragged":
+    if experts is None or plan.moe != "capacity":
         return 1.0
     return experts.count * capacity(experts, length) / length / experts.top_k
 

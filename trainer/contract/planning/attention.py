@@ -1,5 +1,7 @@
 """Which kernel computes attention, by the devices, the model and the data; and why none does."""
 
+import math
+
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.chips import GPUS
@@ -7,6 +9,14 @@ from trainer.contract.planning.plan import AttentionKernel, Dtype, World
 
 TPU_LANES = 128
 """Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
+SPLASH_BLOCK = 512
+"""Positions in a block of the splash kernels; blocks of this size fit the VMEM of every TPU."""
+SPLASH_PARTS = 4
+"""Most blocks of keys of the splash kernel for all gradients. Each of them writes a gradient of all
+queries to HBM."""
+LARGEST_PART = 2048 * 2 * TPU_LANES
+"""Keys and values in the largest of these blocks: more does not fit the VMEM of a v4, v5e or v5p,
+as their compiler says."""
 TRITON_BLOCK = 128
 """Positions in a block of queries or keys: `BlockSizes.get_default` of the kernel's module."""
 POSITIONS_PER_DOCUMENT, MOST_DOCUMENTS = 256, 64
@@ -41,6 +51,25 @@ def _fits_splash(job: Job, chunks: int) -> bool:
     """
     sizes = (job.data.seq_len // chunks, job.decoder.value_dim)
     return not job.decoder.attention_sinks and all(size % TPU_LANES == 0 for size in sizes)
+
+
+def splash_part(length: int, width: int, window: int | None) -> int | None:
+    """Returns the size of the blocks of keys of the splash kernel for all gradients.
+
+    `width` is that of a head's keys and values, in whole vectors. None stands for two kernels,
+    which compute the scores twice: where blocks do not fit the VMEM, or lie outside a window.
+    """
+    blocks = length // math.gcd(length, SPLASH_BLOCK)
+    part = length // next(parts for parts in range(SPLASH_PARTS, 0, -1) if blocks % parts == 0)
+    fits = part * width <= LARGEST_PART and (window is None or window >= 2 * part)
+    return part if fits else None
+
+
+def has_one_backward_kernel(job: Job, kernel: AttentionKernel) -> bool:
+    """Returns whether one splash kernel computes all gradients of attention."""
+    model = job.decoder
+    width = -(-model.head_dim // TPU_LANES) * TPU_LANES + model.value_dim
+    return kernel == "splash" and bool(splash_part(job.data.seq_len, width, model.sliding_window))
 
 
 def _for_gpus(job: Job, world: World) -> AttentionKernel:

@@ -15,6 +15,7 @@ from trainer.contract.planning.save_interval import SaveStatistics
 
 Dtype = Literal["float32", "bfloat16"]
 AttentionKernel = Literal["reference", "splash", "cudnn", "cudnn_packed", "triton"]
+MoEKind = Literal["capacity", "ragged", "megablox"]
 
 
 class World(Section):
@@ -98,7 +99,7 @@ class TeacherPlan(Section):
     model: Model
     parameters: tuple[ArrayPlan, ...]
     attention: AttentionKernel
-    moe: Literal["capacity", "ragged"]
+    moe: MoEKind
 
     @property
     def bytes_per_device(self) -> int:
@@ -155,9 +156,10 @@ class Plan(BasePlan):
     """Attention's work on the busiest device along `context`, relative to the mean. It counts pairs
     of a query and a key, as if a row were one document.
     """
-    moe: Literal["capacity", "ragged"] = "capacity"
-    """Method of expert products. `ragged` multiplies each expert's matrix with the rows that chose
-    it; `capacity` multiplies it with a fixed number of rows in each sequence."""
+    moe: MoEKind = "capacity"
+    """Method of expert products. `ragged` and `megablox` multiply each expert's matrix with the
+    rows that chose it, by XLA and by JAX's TPU kernel; `capacity` multiplies it with a fixed number
+    of rows in each sequence."""
     padded_vocab: int
     corpus: Corpus
     save_statistics: SaveStatistics | None = None

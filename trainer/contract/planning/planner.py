@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.mesh import Mesh as MeshSizes
@@ -29,7 +28,15 @@ from trainer.contract.planning import (
 )
 from trainer.contract.planning.array_plans import array_plan, frozen
 from trainer.contract.planning.chips import GPUS, TPUS
-from trainer.contract.planning.plan import BatchSplit, Corpus, Dtype, Plan, TeacherPlan, World
+from trainer.contract.planning.plan import (
+    BatchSplit,
+    Corpus,
+    Dtype,
+    MoEKind,
+    Plan,
+    TeacherPlan,
+    World,
+)
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.planning.teacher import job_of_teacher
 from trainer.contract.storage.tokenizer_info import vocab_size
@@ -254,15 +261,17 @@ def _busiest_attention(job: Job, batch: BatchSplit) -> float:
     return sequence_chunks.busiest_share(job.decoder, job.data.seq_len, batch.chunks)
 
 
-def _moe(job: Job, world: World, mesh: dict[str, int]) -> Literal["capacity", "ragged"]:
-    """Returns `ragged` for experts without a capacity limit on TPU or under a `context` axis.
+def _moe(job: Job, world: World, mesh: dict[str, int]) -> MoEKind:
+    """Returns the method of grouped rows for experts without a limit, on TPU or with `context`.
 
-    TPUs have a kernel for grouped rows; capacity is counted in whole sequences.
+    TPUs have a kernel for it. Capacity is counted in whole sequences.
     """
     moe = job.model.moe if isinstance(job.model, Model) else None
-    has_no_limit = moe is not None and moe.capacity_factor is None
-    on_tpu = world.platform == "tpu" and not world.on_cpu
-    return "ragged" if has_no_limit and (on_tpu or mesh["context"] > 1) else "capacity"
+    if moe is None or moe.capacity_factor is not None:
+        return "capacity"
+    if world.platform == "tpu" and not world.on_cpu:
+        return "megablox"
+    return "ragged" if mesh["context"] > 1 else "capacity"
 
 
 def _warnings(
