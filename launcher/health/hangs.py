@@ -5,7 +5,8 @@ is stuck too: its program does not run, or it is cut off. A host that sends even
 progress is stuck too, unless a host that is not ahead of it still makes progress: then it waits for
 that host. The time limit depends on the phase of the host. Between steps, and in later evaluations,
 the limit follows from how long they took before, and is shorter for a host that is idle while the
-others wait for it: it neither computes nor waits for a processor or a disk.
+others wait for it: it neither computes nor waits for a processor or a disk. Times in which a host
+was busy, as with a save beside its steps, do not lengthen the limit of an idle one.
 """
 
 import math
@@ -250,8 +251,13 @@ class _Host:
         """Whether it sends heartbeats, so that silence means something."""
         self.is_idle = False
         """Whether it did nothing in the time before its last heartbeat."""
+        self._was_idle: bool | None = None
+        """The same of any heartbeat since its last progress; None without one."""
         self.last_event_s = self.moved_s = now_s
-        self._times_s = {name: deque[float](maxlen=RECENT) for name in limits.learned_floor_s}
+        names = limits.learned_floor_s
+        self._times_s = {name: deque[float](maxlen=RECENT) for name in names}
+        self._idle_times_s = {name: deque[float](maxlen=RECENT) for name in names}
+        """Times without progress, of which no heartbeat says that it was busy throughout."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -265,6 +271,7 @@ class _Host:
         match event:
             case HeartbeatEvent():
                 self.beats, self.is_idle = True, _is_idle(event)
+                self._was_idle = self._was_idle or self.is_idle
                 self._be(event.phase, event.step)
             case PhaseEvent(edge="begin"):
                 self._be(event.name, None)
@@ -275,7 +282,7 @@ class _Host:
         writes = isinstance(event, SaveProgressEvent) and self.phase == "commit"
         if isinstance(event, PROGRESS) or writes or (self._timed, self.step) != before:
             self._learn(before[0], now_s - self.moved_s)
-            self.moved_s = now_s
+            self.moved_s, self._was_idle = now_s, None
 
     @property
     def silence_s(self) -> float:
@@ -291,6 +298,8 @@ class _Host:
         floor_s, factor = limits.learned_floor_s[self._timed], limits.factor
         if is_idle:
             floor_s, factor = floor_s * limits.idle_floor, limits.idle_factor
+            idle_times_s = self._idle_times_s[self._timed]
+            times_s = idle_times_s if len(idle_times_s) >= ENOUGH else times_s
         return max(floor_s, factor * _quantile(times_s))
 
     @property
@@ -306,6 +315,8 @@ class _Host:
     def _learn(self, phase: str, took_s: float) -> None:
         if phase in self._times_s:
             self._times_s[phase].append(took_s)
+            if self._was_idle is not False:
+                self._idle_times_s[phase].append(took_s)
 
     def _be(self, phase: str | None, step: int | None) -> None:
         """Sets phase and step, if known."""

@@ -78,6 +78,23 @@ def test_an_idle_host_has_three_times_its_usual_step() -> None:
     assert hang and hang.deadline_s == pytest.approx(4.5)
 
 
+@pytest.mark.parametrize(
+    ("busy_share", "deadline_s"),
+    [(0.9, 4.0), (IDLE["busy_share"], 9.0)],
+    ids=["busy, as beside a save", "idle, as for slow data"],
+)
+def test_long_steps_give_an_idle_host_more_time_if_it_was_idle(
+    busy_share: float, deadline_s: float
+) -> None:
+    gang = Gang(1)
+    gang.busy[0] = {**IDLE, "busy_share": busy_share}
+    gang.train(steps=3, step_s=3.0)
+    gang.busy[0] = IDLE
+    gang.train(steps=7, step_s=1.0, after=3)
+    hang = gang.wait(60)
+    assert hang and hang.deadline_s == pytest.approx(deadline_s)
+
+
 def test_of_two_hosts_at_one_step_the_one_that_waits_for_data_is_behind() -> None:
     gang = Gang()
     gang.train()
