@@ -157,6 +157,17 @@ def test_work_without_an_estimate_takes_its_bytes_through_hbm() -> None:
     assert found.device_s == pytest.approx(2 * 1024 * 1024 * 2 / 2765e9)
 
 
+@pytest.mark.parametrize(("dim", "adds_vectors"), [(0, True), (1, False), (2, False)])
+def test_sum_of_whole_vectors_takes_its_bytes_through_hbm(dim: int, adds_vectors: bool) -> None:
+    found = followed(
+        "%x = bf16[4,8192,128]{2,1,0:T(8,128)(2,1)} parameter(0)",
+        "%zero = bf16[] constant(0)",
+        f"%r = bf16[8192,128]{{1,0}} reduce(%x, %zero), dimensions={{{dim}}}, {cycles(1)}",
+    )
+    of_bytes = (5 * 8192 * 128 * 2 + 2) / 2765e9
+    assert found.device_s == pytest.approx(of_bytes if adds_vectors else 1.0)
+
+
 KERNEL = """\
 ENTRY %main (q: bf16[2,32,4096,128]) -> bf16[2,32,4096,128] {
   %q = bf16[2,32,4096,128]{3,2,1,0} parameter(0)
