@@ -160,6 +160,9 @@ class PlanResult:
     offloaded_bytes_per_device: int | None
     """Bytes of activations that a device copies to the memory of its host in a step, and as many
     back; None for a job with `command`."""
+    offloaded_moments_bytes_per_device: int | None
+    """Bytes of moments that a device copies from the memory of its host in a step, and as many
+    back; None for a job with `command`."""
     checkpoint_interval: SaveInterval | None
     """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
     settled_checkpoint_interval: SaveInterval | None
@@ -195,6 +198,7 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
         standby_bytes_per_host=training and training.standby_bytes,
         host_memory=training and HostMemoryForecast.of(training),
         offloaded_bytes_per_device=training and training.offloaded_bytes,
+        offloaded_moments_bytes_per_device=training and training.offloaded_moments_bytes,
         checkpoint_interval=training and training.first_save_interval,
         settled_checkpoint_interval=training and training.settled_save_interval,
         host_check=training and training.host_check,

@@ -12,7 +12,8 @@ from trainer.contract.records.compatibility import SHOWN_OF_HASH, SILENT
 
 ROUNDING_ONLY = (
     *SILENT, "checkpoint", "data.grad_accum_steps", "eval", "model.offload", "model.remat",
-    "model.scan_layers", "secrets", "stop_after_step", "storage", "sweep",
+    "model.scan_layers", "optimizer.offload_moments", "secrets", "stop_after_step", "storage",
+    "sweep",
 )  # fmt: skip
 """Keys of a job, or sections, that change the loss by rounding or not at all."""
 INIT = "checkpoint.init_from"

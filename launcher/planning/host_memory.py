@@ -22,6 +22,7 @@ REMEDIES = {
     "initialization": ("model", "Use more hosts, or a smaller model"),
     "step": ("data.global_batch", "Set data.grad_accum_steps higher, or model.remat: full"),
     "offloaded activations": ("model.offload", "Offload fewer of them, or use more hosts"),
+    "offloaded moments": ("optimizer.offload_moments", f"Remove this key. {LESS_STATE}"),
     "loader": ("data.global_batch", "Use more hosts, or a smaller batch"),
     "tokenizer": ("data", "Tokenize the text beforehand, and use source: tokens"),
     "standby process": ("retries.standby_after_s", "Set it to null"),

@@ -116,7 +116,7 @@ class TrainingLaunch(LaunchSpec):
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of optimizer moments on one device."""
-        return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
+        return _optimizer_bytes(self.job, self.plan)
 
     @property
     def teacher_bytes(self) -> int:
@@ -154,6 +154,11 @@ class TrainingLaunch(LaunchSpec):
     def offloaded_bytes(self) -> int:
         """Bytes of activations that a device copies to its host's memory in a step, and back."""
         return offloaded_bytes(self.job, self.plan)
+
+    @property
+    def offloaded_moments_bytes(self) -> int:
+        """Bytes of moments that a device copies from its host's memory in a step, and back."""
+        return optimizer_state.offloaded_bytes(self.job.optimizer, self.plan)
 
     @property
     def host_memory(self) -> HostMemory:
@@ -307,8 +312,13 @@ def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world:
 def _state_bytes(job: Job, plan: Plan) -> int:
     """Returns the bytes of parameters, gradients, moments and a teacher on one device."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    state = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
-    return state + _gradient_bytes(plan) + plan.teacher_bytes
+    return parameters + _optimizer_bytes(job, plan) + _gradient_bytes(plan) + plan.teacher_bytes
+
+
+def _optimizer_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes of moments on one device; offloaded ones are not on it."""
+    every = optimizer_state.bytes_per_device(job.optimizer, plan)
+    return every - optimizer_state.offloaded_bytes(job.optimizer, plan)
 
 
 def _gradient_bytes(plan: Plan) -> int:

@@ -133,9 +133,13 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
         table.add_row("teacher", f"{count:,} parameters, from {launch.job.distill.teacher}")
     sizes = bytes_per_device(launch)
     table.add_row("per device", _sizes_text(sizes))
-    if moved := launch.offloaded_bytes:
-        text = f"{format_bytes(moved)} of activations per device and step, to the host and back"
-        table.add_row("offloaded", text)
+    for kind, moved in (
+        ("activations", launch.offloaded_bytes),
+        ("moments", launch.offloaded_moments_bytes),
+    ):
+        if moved:
+            text = f"{format_bytes(moved)} of {kind} per device and step, to the host and back"
+            table.add_row("offloaded", text)
     for title, text in zip(("per host", ""), _host_memory_lines(launch), strict=True):
         table.add_row(title, text)
     for title, text in zip(("checkpoints", ""), _saving_lines(launch), strict=False):

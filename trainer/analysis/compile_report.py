@@ -97,8 +97,9 @@ def estimate(
     assert found is not None
     code_bytes = found.generated_code_size_in_bytes
     # Peak usage: the sum of all temporaries would be more, because their lifetimes differ. With
-    # arrays in the memory of the host, the peak is that of the larger memory.
-    peak = found.peak_memory_in_bytes - found.argument_size_in_bytes
+    # temporaries in the memory of the host, the peak is that of the larger memory.
+    moments = found.host_argument_size_in_bytes
+    peak = found.peak_memory_in_bytes - found.argument_size_in_bytes - moments
     temporaries = min(peak, found.temp_size_in_bytes)
     memory |= {"temporaries": temporaries, "program": code_bytes}
     needed = found.argument_size_in_bytes + temporaries + code_bytes
@@ -112,7 +113,8 @@ def estimate(
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(
         True, needed, available, memory, compile_s, "", sent, strategies,
-        schedule=followed, products=counted, host_bytes=found.host_temp_size_in_bytes,
+        schedule=followed, products=counted,
+        host_bytes=found.host_temp_size_in_bytes + moments,
     )  # fmt: skip
     return _with_evaluation(verdict, program, batch) if job.eval else verdict
 
@@ -181,7 +183,8 @@ def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
     teacher = {"teacher": plan.teacher_bytes} if plan.teacher else {}
     return {
         "parameters": parameters,
-        "optimizer": optimizer_state.bytes_per_device(job.optimizer, plan),
+        "optimizer": optimizer_state.bytes_per_device(job.optimizer, plan)
+        - optimizer_state.offloaded_bytes(job.optimizer, plan),
         **teacher,
     }
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from trainer.checkpoint.local_shards import Bounds, bounds
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, read_file
@@ -330,7 +331,11 @@ def _placed(
     indices = sharding.addressable_devices_indices_map(shape)
     # A step donates the arrays, so they must not share memory with numpy.
     parts = [
-        jax.device_put(values(bounds(index, shape)), device, may_alias=False)
+        jax.device_put(
+            values(bounds(index, shape)),
+            SingleDeviceSharding(device, memory_kind=sharding.memory_kind),
+            may_alias=False,
+        )
         for device, index in indices.items()
     ]
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)

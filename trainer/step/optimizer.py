@@ -188,10 +188,12 @@ def shardings(
     params: dict[str, jax.ShapeDtypeStruct],
     param_shardings: dict[str, jax.sharding.NamedSharding],
     whole: jax.sharding.NamedSharding,
+    memory: str | None,
 ) -> optax.OptState:
     """Returns the sharding of every leaf of the optimizer's state, whose shapes are `moments`.
 
-    Moments are sharded like their parameter. Counters and dims that are summed away are whole.
+    Moments are sharded like their parameter, in the kind of memory `memory`; None is that of the
+    devices. Counters and dims that are summed away are whole.
     """
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.sharding.NamedSharding:
@@ -201,6 +203,7 @@ def shardings(
         like, shape = param_shardings[names[-1]], params[names[-1]].shape
         sizes = zip(like.spec, shape, leaf.shape, strict=True)
         spec = (axis if size == kept else None for axis, size, kept in sizes)
-        return jax.sharding.NamedSharding(like.mesh, jax.sharding.PartitionSpec(*spec))
+        parts = jax.sharding.PartitionSpec(*spec)
+        return jax.sharding.NamedSharding(like.mesh, parts, memory_kind=memory)
 
     return jax.tree_util.tree_map_with_path(place, moments)

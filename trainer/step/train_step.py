@@ -30,6 +30,7 @@ from trainer.step.dpo import pair_sums
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.loss import loss_and_load
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
+from trainer.step.update import HOST, chosen, updated, updated_from_host
 
 Sums = tuple[tuple[jax.Array, Counts], Params]
 """((loss, counts), gradients)."""
@@ -76,7 +77,10 @@ class TrainProgram:
         """The sharding of every leaf of the state."""
         whole = meshes.replicated(self.mesh)
         params, base = _parted(self.parameter_shardings, self.kept_as)
-        moments = optimizer.shardings(self.shapes.optimizer, self.shapes.params, params, whole)
+        memory = HOST if self.job.optimizer.offload_moments else None
+        moments = optimizer.shardings(
+            self.shapes.optimizer, self.shapes.params, params, whole, memory
+        )
         average = None if self.job.optimizer.ema_decay is None else params
         teacher = self.teacher and self.teacher.shardings
         return TrainState(whole, params, moments, average, base, teacher)
@@ -227,9 +231,7 @@ class TrainProgram:
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps, peak)(state.step))
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
-            moved = self._moved(state, grads, scale, rate, counts.load)
-        kept = state.trainable._replace(step=moved.step)  # the schedule goes on
-        new = jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, kept)
+            new = self._updated(state, grads, scale, rate, counts.load, applied)
         # `never` is always 0. It orders the collectives below after the loop over micro-batches,
         # whose collectives they could overtake: see the model's parameters.py.
         never = (grad_norm < -1).astype(requests.dtype)
@@ -238,29 +240,35 @@ class TrainProgram:
         of_pairs = (counts.margin, counts.correct)
         rewards = [total if total is None else total / tokens for total in of_pairs]
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request, *rewards)
-        new = new._replace(frozen_params=state.frozen_params, teacher=state.teacher)
         return new, metrics
 
-    def _moved(
+    def _updated(
         self,
         state: TrainState[jax.Array],
         grads: Params,
         scale: jax.Array,
         rate: jax.Array,
         load: jax.Array | None,
+        applied: jax.Array,
     ) -> TrainState[jax.Array]:
-        """Returns the trainable state after an update by `scale` times the gradients.
+        """Returns the state after an update by `scale` times the gradients, if it is `applied`.
 
         `load` is that of the experts, (L, E), or None.
         """
+        settings = self.job.optimizer
+        update = updated_from_host if settings.offload_moments else updated
         grads = jax.tree.map(lambda grad: scale * grad, grads)
-        direction, moments = self.rule.update(grads, state.optimizer, state.params)
-        params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
-        params = balanced(self.job, params, load)
-        average = state.average and optimizer.update_ema(
-            self.job.optimizer, state.average, params, state.step
+        params, moments = update(self.rule, grads, state.params, state.optimizer, rate, applied)
+        params = chosen(applied, balanced(self.job, params, load), params)
+        average = state.average and chosen(
+            applied,
+            optimizer.update_ema(settings, state.average, params, state.step),
+            state.average,
         )
-        return TrainState(state.step + 1, params, moments, average)
+        # The schedule goes on after an update that is not applied.
+        return state._replace(
+            step=state.step + 1, params=params, optimizer=moments, average=average
+        )
 
     def _sums(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         """Returns loss, counts and gradients, summed over the global batch's targets or pairs."""

@@ -128,20 +128,33 @@ def memory() -> Iterator[CheckpointMemory]:
 CHECKPOINT = {"every_steps": 1, "keep": 10, "in_memory_every_steps": 1}
 
 
-def kept(run_dir: Path, memory: CheckpointMemory, attempt: int, **mesh: int) -> Kept:
+def kept(
+    run_dir: Path,
+    memory: CheckpointMemory,
+    attempt: int,
+    *,
+    offload_moments: bool = False,
+    **mesh: int,
+) -> Kept:
     """An attempt of a run whose host has a memory."""
-    made = Kept.of(run_dir, 4, attempt, checkpoint=CHECKPOINT, mesh=mesh)
+    optimizer = {"offload_moments": offload_moments}
+    made = Kept.of(run_dir, 4, attempt, checkpoint=CHECKPOINT, mesh=mesh, optimizer=optimizer)
     own = HostMemory(memory.address, attempt)
     return replace(made, checkpoints=replace(made.checkpoints, memory=own))
 
 
 @pytest.mark.parametrize(
-    "mesh", [{"data": 1, "fsdp": 4}, {"data": 4, "fsdp": 1}, {"data": 1, "fsdp": 2, "tensor": 2}]
+    ("mesh", "offload_moments"),
+    [
+        ({"data": 1, "fsdp": 4}, True),
+        ({"data": 4, "fsdp": 1}, False),
+        ({"data": 1, "fsdp": 2, "tensor": 2}, False),
+    ],
 )
 def test_a_state_is_read_from_memory_onto_another_mesh(
-    tmp_path: Path, memory: CheckpointMemory, mesh: dict[str, int]
+    tmp_path: Path, memory: CheckpointMemory, mesh: dict[str, int], offload_moments: bool
 ) -> None:
-    first = kept(tmp_path / "run", memory, 1, data=2, fsdp=2)
+    first = kept(tmp_path / "run", memory, 1, offload_moments=offload_moments, data=2, fsdp=2)
     first.saved(1)
     state, metrics = first.made.run(3)
     start = InitialState(state)
@@ -150,10 +163,13 @@ def test_a_state_is_read_from_memory_onto_another_mesh(
     saver.save(Progress(3, 24, float(metrics[-1].loss), None), state)
     saver.settle()
     state = jax.device_get(state)
-    restored = kept(tmp_path / "run", memory, 2, **mesh).restore()
+    second = kept(tmp_path / "run", memory, 2, offload_moments=offload_moments, **mesh)
+    restored = second.restore()
     assert restored
     assert (restored.about.step, restored.source, restored.stored_step) == (3, "memory", 1)
     assert equal(restored.state, state)
+    lie = jax.tree.map(lambda array: array.sharding.memory_kind, restored.state)
+    assert lie == jax.tree.map(lambda one: one.memory_kind, second.made.program.shardings)
     assert restored.about.examples == 24
 
 

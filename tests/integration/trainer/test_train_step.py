@@ -69,8 +69,9 @@ def test_uneven_micro_batches_make_the_step_of_one_batch():
         np.testing.assert_allclose(array, many.params[name], atol=3e-5, err_msg=name)
 
 
-def test_an_update_that_is_not_finite_is_not_applied():
-    made = bench(job_of())
+@pytest.mark.parametrize("offload_moments", [False, True])
+def test_an_update_that_is_not_finite_is_not_applied(offload_moments):
+    made = bench(job_of(optimizer={"offload_moments": offload_moments}))
     state = made.initial()
     before = jax.device_get(state)
     batch = made.batch(1)

@@ -31,6 +31,7 @@ NUMBERS = {
     "data.path": "x/*.txt", "mesh.tensor": 2, "mesh.data": 2,
     "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "optimizer.name": "lion",
     "optimizer.moments_dtype": "bfloat16", "optimizer.z_loss": 1e-4,
+    "optimizer.offload_moments": True,
     "optimizer.param_groups": [{"pattern": "*norm*", "weight_decay": 0.1}],
     "eval": None,
     "eval.every_steps": 7, "sample": None, "checkpoint.keep": 9, "name": "other",

@@ -164,6 +164,17 @@ def test_a_custom_model_counts_its_gradients_and_has_no_export() -> None:
     assert forecast(job, world).export_bytes > PROCESS_BYTES
 
 
+def test_offloaded_moments_are_in_the_memory_of_hosts_of_accelerators() -> None:
+    job = job_of(optimizer={"offload_moments": True})
+    found = forecast(job, REAL_V4_32)
+    parameters = resolve(job, REAL_V4_32, CORPUS).parameters
+    moments = 4 * 2 * sum(array.bytes_per_device for array in parameters)
+    assert {phase.name: phase.parts.get("offloaded moments") for phase in found.phases} == {
+        "prepare": None, "restore": moments, "compile": moments, "run": moments, "save": moments,
+    }  # fmt: skip
+    assert "offloaded moments" not in forecast(job, cpu_world(1, 4)).peak.parts
+
+
 def test_offloaded_activations_are_in_the_memory_of_hosts_of_accelerators() -> None:
     job = job_of(model={**MODEL, "remat": "full", "offload": ["layer_input"]})
     found = forecast(job, REAL_V4_32)

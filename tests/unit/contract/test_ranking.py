@@ -30,6 +30,20 @@ def test_the_state_is_the_parameters_and_two_moments() -> None:
     assert needed(job_of(64)).gradients == parameters
 
 
+def test_offloaded_moments_are_on_the_device_for_one_parameter_at_a_time() -> None:
+    job = job_of(64, "full")
+    optimizer = job.optimizer.model_copy(update={"offload_moments": True})
+    far = job.model_copy(update={"optimizer": optimizer})
+    plan = resolve(job, world_of("v5p-8"), CORPUS)
+    sizes = [array.bytes_per_device for array in plan.parameters]
+    assert needed(far, "v5p-8").state == sum(sizes)
+    assert needed(far, "v5p-8").working == needed(job, "v5p-8").working
+    # Short sequences keep less than the moments of one weight of all layers.
+    data = job.data.model_copy(update={"seq_len": 64})
+    short = needed(far.model_copy(update={"data": data}), "v5p-8")
+    assert short.kept + short.working == 2 * max(sizes)
+
+
 def test_fully_rematerialized_layers_keep_their_inputs() -> None:
     tokens = 2 * 4096
     assert needed(job_of(64, "full")).kept == 32 * tokens * 4096 * 2

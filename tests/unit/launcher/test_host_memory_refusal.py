@@ -56,6 +56,7 @@ def test_a_job_that_does_not_fit_names_phase_parts_and_memory() -> None:
         ("step", "data.global_batch"),
         ("in-memory checkpoints", "checkpoint.in_memory_every_steps"),
         ("standby process", "retries.standby_after_s"),
+        ("offloaded moments", "optimizer.offload_moments"),
     ],
 )
 def test_the_largest_part_that_can_change_decides_the_key(part: str, key: str) -> None:

@@ -88,6 +88,11 @@ class Optimizer(Section):
     moments_dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Dtype in which the optimizer's moments are stored."
     )
+    offload_moments: bool = Field(
+        default=False,
+        description="Whether the moments are in the memory of the host. The devices copy those of "
+        "one parameter at a time for its update.",
+    )
     ema_decay: Fraction | None = Field(
         default=None,
         description="Decay rate of an exponential moving average of the weights, which is "

@@ -14,7 +14,7 @@ from trainer.contract.estimates import flops
 from trainer.contract.estimates.activations import offloaded_bytes
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.estimates.traffic import Traffic, activation_bytes, traffic
-from trainer.contract.planning import accelerators, pipeline
+from trainer.contract.planning import accelerators, optimizer_state, pipeline
 from trainer.contract.planning.accelerators import Accelerator
 from trainer.contract.planning.attention import has_one_backward_kernel
 from trainer.contract.planning.parameter_shapes import capacity
@@ -86,8 +86,11 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
         name = COLLECTIVES.format(one.axis)
         parts[name] = parts.get(name, 0.0) + exposed
     copied = offloaded_bytes(job, plan)
-    if copied and chip.host_link_bytes_per_s:
-        parts[HOST_COPIES] = _exposed_copies(copied / chip.host_link_bytes_per_s, busy_s)
+    moments = optimizer_state.offloaded_bytes(job.optimizer, plan)
+    rate = chip.host_link_bytes_per_s
+    if rate and (copied or moments):
+        # Those of moments run one after the other, beside little work of the update.
+        parts[HOST_COPIES] = _exposed_copies(copied / rate, busy_s) + 2 * moments / rate
     return _with_host(parts, "calibrated estimate", plan.world)
 
 

@@ -109,7 +109,8 @@ def host_memory(job: Job, plan: Plan, *, may_shrink: bool) -> HostMemory:
     on_cpu = plan.world.on_cpu
     always = {"process": PROCESS_BYTES, "agents": AGENTS_BYTES}
     kept = {"in-memory checkpoints": in_memory_bytes(job, plan)}
-    arrays = {"arrays": _arrays(job, plan)} if on_cpu else {}
+    offloaded = {"offloaded moments": _moments(job, plan)}
+    arrays = {"arrays": _arrays(job, plan)} if on_cpu else offloaded
     programs = {"programs": _programs(job)} if on_cpu else {}
     compiler = {"compiler": 0 if on_cpu else ACCELERATOR_COMPILER_BYTES}
     running = {
@@ -214,6 +215,12 @@ def _offloaded(job: Job, plan: Plan) -> int:
         return 0
     per_token = by_layers(job, plan, runs_at_once(job, plan), offloaded_per_token)
     return plan.batch.tokens_per_device * per_token * plan.world.devices_per_host
+
+
+def _moments(job: Job, plan: Plan) -> int:
+    """Returns the bytes of the moments that a host's devices offload to its memory."""
+    per_device = optimizer_state.offloaded_bytes(job.optimizer, plan)
+    return per_device * plan.world.devices_per_host
 
 
 def _programs(job: Job) -> int:

@@ -36,13 +36,14 @@ class Footprint:
     """Peak memory of a step, in bytes per device."""
 
     state: int
-    """Parameters and moments, and the weights of a teacher."""
+    """Parameters, moments that are not offloaded, and the weights of a teacher."""
     batch: int
     gradients: int
     kept: int
     """Activations kept for the backward pass."""
     working: int
-    """Working memory of one layer, or of one chunk of logits."""
+    """Working memory of one layer, or of one chunk of logits. Or what the offloaded moments of one
+    parameter need beyond the activations, which are no longer kept during the update."""
 
     @property
     def certain(self) -> int:
@@ -64,19 +65,24 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     trained = sum(array.bytes_per_device for array in plan.trained)
     tokens, stages = plan.batch.tokens_per_device, plan.mesh["pipeline"]
     accumulates = plan.batch.grad_accum_steps > 1 and stages == 1
+    kept = (
+        tokens * by_layers(job, plan, runs_at_once(job, plan), kept_per_token)
+        + _between_stages(job, plan)
+        + _teacher_features(plan, tokens)
+    )
     return Footprint(
         state=parameters
         + optimizer_state.bytes_per_device(job.optimizer, plan)
+        - optimizer_state.offloaded_bytes(job.optimizer, plan)
         + plan.teacher_bytes,
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
-        kept=tokens * by_layers(job, plan, runs_at_once(job, plan), kept_per_token)
-        + _between_stages(job, plan)
-        + _teacher_features(plan, tokens),
+        kept=kept,
         working=max(
             _of_a_layer(job, plan, tokens),
             _of_a_teachers_layer(job, plan, tokens),
             logits_bytes(job, plan, tokens),
+            optimizer_state.moved_bytes(job.optimizer, plan) - kept,
         ),
     )
 

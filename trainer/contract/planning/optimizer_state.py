@@ -44,11 +44,28 @@ def matrix(axes: Sequence[str]) -> Matrix | None:
 
 
 def bytes_per_device(optimizer: Optimizer, plan: Plan) -> int:
-    """Returns the bytes of the state on a device.
+    """Returns the bytes of a device's part of the state, offloaded moments included.
 
     It is sharded like the parameters; dims that are summed away are not split.
     """
     return _bytes(optimizer, plan, plan.mesh)
+
+
+def offloaded_bytes(optimizer: Optimizer, plan: Plan) -> int:
+    """Returns the bytes of the moments that a device has in the memory of its host.
+
+    CPU devices have no memory of their own, so they offload none.
+    """
+    if plan.world.on_cpu or not optimizer.offload_moments:
+        return 0
+    return sum(_moments_bytes(optimizer, array, plan.mesh) for array in plan.trained)
+
+
+def moved_bytes(optimizer: Optimizer, plan: Plan) -> int:
+    """Returns the bytes of offloaded moments that a device holds at most: of one parameter."""
+    if not offloaded_bytes(optimizer, plan):
+        return 0
+    return max(_moments_bytes(optimizer, array, plan.mesh) for array in plan.trained)
 
 
 def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
@@ -57,12 +74,16 @@ def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
 
 
 def _bytes(optimizer: Optimizer, plan: Plan, mesh: Mapping[str, int]) -> int:
-    moment, mean = DTYPE_BYTES[optimizer.moments_dtype], FLOAT32_BYTES
+    mean = 0 if optimizer.ema_decay is None else FLOAT32_BYTES
     return sum(
-        sum(moment * _size(shape, array, mesh) for shape in moments(optimizer, array))
-        + (0 if optimizer.ema_decay is None else mean * _size(array.shape, array, mesh))
+        _moments_bytes(optimizer, array, mesh) + mean * _size(array.shape, array, mesh)
         for array in plan.trained
     )
+
+
+def _moments_bytes(optimizer: Optimizer, array: ArrayPlan, mesh: Mapping[str, int]) -> int:
+    each = DTYPE_BYTES[optimizer.moments_dtype]
+    return sum(each * _size(shape, array, mesh) for shape in moments(optimizer, array))
 
 
 def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:

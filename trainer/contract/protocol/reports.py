@@ -76,7 +76,8 @@ class CompileReport:
     """Matrix products of a step outside kernels, by the dtypes of their operands as XLA writes them
     (`bf16`, `s8`); None without a program, or when it is not understood."""
     host_bytes: int | None = None
-    """Bytes of offloaded arrays in the memory of the host, per device; None without a program."""
+    """Bytes of offloaded activations and moments in the memory of the host, per device; None
+    without a program."""
 
     @property
     def is_preliminary(self) -> bool:
