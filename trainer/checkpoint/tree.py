@@ -98,8 +98,7 @@ def _row_digests(array: jax.Array, dims: int) -> jax.Array:
 
 def _terms(array: jax.Array, indices: Sequence[jax.Array]) -> jax.Array:
     """Returns what each element adds to the digest; `indices` are its positions in each dim."""
-    if jax.typeof(array).memory_space == jax.memory.Space.Host:
-        array = jax.device_put(array, jax.memory.Space.Device)
+    array = jax.device_put(array, jax.memory.Space.Device)  # from the memory of the host, if there
     width = np.dtype(f"uint{8 * array.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)

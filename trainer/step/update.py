@@ -1,9 +1,9 @@
 """An update of parameters and moments, which may be in the memory of the host.
 
 Moments in the memory of the host (`optimizer.offload_moments`) come to the device for the update of
-their parameter, and go back before those of the next one come. So the device holds the moments of
-one parameter at a time, and none during the forward and backward passes. CPU devices have no memory
-of their own, so there the copies are left out.
+their parameter, and go back while those of the next one come. So the device holds the moments of at
+most two parameters, and none during the forward and backward passes. CPU devices have no memory of
+their own, so there the copies are left out.
 """
 
 from collections.abc import Sequence
@@ -53,12 +53,14 @@ def updated_from_host(
     not copied before it is known.
     """
     stepped, parts = Params(), []
-    # The largest first: the memory of their gradients is then free for the others.
-    for name in sorted(params, key=lambda name: -params[name].size):
+    # The smallest first: the compiler copies the first ones long before the update, and the memory
+    # of most gradients is free when the largest come.
+    for name in sorted(params, key=lambda name: params[name].size):
         # The barriers order the copies: the compiler would start all of them at once.
         far, applied = jax.lax.optimization_barrier((_only(moments, name), applied))
-        own = ({name: tree[name]} for tree in (grads, params))
-        param, near = updated(rule, *own, _moved(far, jax.memory.Space.Device), rate, applied)
+        near = _moved(far, jax.memory.Space.Device)
+        grad, param = {name: grads[name]}, {name: params[name]}
+        param, near = updated(rule, grad, param, near, rate, applied)
         part = (param, _moved(near, jax.memory.Space.Host))
         (param, far), applied = jax.lax.optimization_barrier((part, applied))
         stepped |= param
@@ -95,7 +97,7 @@ def _joined(parts: Sequence[optax.OptState]) -> optax.OptState:
     return jax.tree.map(whole, *parts, is_leaf=_is_dict)
 
 
-def _moved(moments: optax.OptState, space: jax.memory.Space) -> optax.OptState:
+def _moved(moments: optax.OptState, space: Any) -> optax.OptState:
     """Copies moments to another memory; counters stay on the device."""
 
     def move(node: Any) -> Any:

@@ -1,10 +1,13 @@
 """The likely best alternative first; memory by a formula."""
 
+import math
+
 from tests.support.llama_jobs import job_of, world_of
 from tests.support.worlds import CORPUS, V4_32, tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.memory import Footprint, footprint
 from trainer.contract.estimates.search import Ranking, rank
+from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.planner import resolve
 
 
@@ -30,18 +33,28 @@ def test_the_state_is_the_parameters_and_two_moments() -> None:
     assert needed(job_of(64)).gradients == parameters
 
 
-def test_offloaded_moments_are_on_the_device_for_one_parameter_at_a_time() -> None:
+def test_offloaded_moments_are_no_part_of_the_state() -> None:
     job = job_of(64, "full")
     optimizer = job.optimizer.model_copy(update={"offload_moments": True})
     far = job.model_copy(update={"optimizer": optimizer})
     plan = resolve(job, world_of("v5p-8"), CORPUS)
-    sizes = [array.bytes_per_device for array in plan.parameters]
-    assert needed(far, "v5p-8").state == sum(sizes)
+    assert needed(far, "v5p-8").state == sum(array.bytes_per_device for array in plan.parameters)
     assert needed(far, "v5p-8").working == needed(job, "v5p-8").working
-    # Short sequences keep less than the moments of one weight of all layers.
-    data = job.data.model_copy(update={"seq_len": 64})
-    short = needed(far.model_copy(update={"data": data}), "v5p-8")
-    assert short.kept + short.working == 2 * max(sizes)
+
+
+def test_the_update_needs_room_for_the_moments_that_come_and_go() -> None:
+    world = V4_32.model_copy(update={"simulated": False})
+    narrow = {"layers": 1, "d_model": 64, "heads": 1, "head_dim": 8, "d_ff": 8}
+    job = tiny_job(model=narrow, optimizer={"offload_moments": True})
+    plan = resolve(job, world, CORPUS)
+    arrays = sorted(plan.parameters, key=lambda array: math.prod(array.shape))
+    *others, second, largest = (array.bytes_per_device for array in arrays)
+    assert largest > second + sum(others)
+    # By then, the gradients of all other parameters are no longer needed.
+    expected = 2 * second + 2 * largest - second - sum(others)
+    assert optimizer_state.moved_bytes(job.optimizer, plan) == expected
+    near = job.optimizer.model_copy(update={"offload_moments": False})
+    assert optimizer_state.moved_bytes(near, plan) == 0
 
 
 def test_fully_rematerialized_layers_keep_their_inputs() -> None:

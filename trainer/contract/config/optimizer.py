@@ -90,8 +90,8 @@ class Optimizer(Section):
     )
     offload_moments: bool = Field(
         default=False,
-        description="Whether the moments are in the memory of the host. The devices copy those of "
-        "one parameter at a time for its update.",
+        description="Whether the moments are in the memory of the host. The devices copy them for "
+        "the update, one parameter after the other.",
     )
     ema_decay: Fraction | None = Field(
         default=None,

@@ -89,8 +89,8 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
     moments = optimizer_state.offloaded_bytes(job.optimizer, plan)
     rate = chip.host_link_bytes_per_s
     if rate and (copied or moments):
-        # Those of moments run one after the other, beside little work of the update.
-        parts[HOST_COPIES] = _exposed_copies(copied / rate, busy_s) + 2 * moments / rate
+        # Moments go back while the next ones come, beside little work of the update.
+        parts[HOST_COPIES] = _exposed_copies(copied / rate, busy_s) + moments / rate
     return _with_host(parts, "calibrated estimate", plan.world)
 
 

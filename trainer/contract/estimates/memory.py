@@ -42,8 +42,8 @@ class Footprint:
     kept: int
     """Activations kept for the backward pass."""
     working: int
-    """Working memory of one layer, or of one chunk of logits. Or what the offloaded moments of one
-    parameter need beyond the activations, which are no longer kept during the update."""
+    """Working memory of one layer, or of one chunk of logits. Or what the offloaded moments of two
+    parameters need beyond the activations, which are no longer kept during the update."""
 
     @property
     def certain(self) -> int:

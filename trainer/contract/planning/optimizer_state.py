@@ -62,10 +62,19 @@ def offloaded_bytes(optimizer: Optimizer, plan: Plan) -> int:
 
 
 def moved_bytes(optimizer: Optimizer, plan: Plan) -> int:
-    """Returns the bytes of offloaded moments that a device holds at most: of one parameter."""
+    """Returns the bytes of offloaded moments that a device holds at most, beyond gradients.
+
+    Those of a parameter go back while the next ones come. The gradients of parameters that were
+    updated before leave room: see trainer/step/update.py.
+    """
     if not offloaded_bytes(optimizer, plan):
         return 0
-    return max(_moments_bytes(optimizer, array, plan.mesh) for array in plan.trained)
+    most = before = free = 0
+    for array in sorted(plan.trained, key=lambda array: math.prod(array.shape)):
+        own = _moments_bytes(optimizer, array, plan.mesh)
+        most, before = max(most, before + own - free), own
+        free += array.bytes_per_device
+    return most
 
 
 def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
