@@ -34,7 +34,7 @@ def test_rows_in_another_order_change_it(order):
 def test_it_does_not_depend_on_the_mesh(spec):
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
     split = jax.device_put(ARRAY, NamedSharding(mesh, PartitionSpec(*spec)))
-    assert compiled(split) == compiled(ARRAY)
+    assert int(compiled(split)) == int(compiled(ARRAY))
 
 
 def test_rows_of_zeros_at_the_end_do_not_count():
