@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.model.sharding import constrain, gathered
+from trainer.model.sharding import constrain, gathered, stages
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of initial embeddings, as in GPT (Radford et al., "Improving language
@@ -35,6 +35,9 @@ class Embedding(nnx.Module):
         """Returns the tokens' rows (B, S, D) in `dtype`."""
         with jax.named_scope("embedding"):
             table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
+            if stages() > 1:
+                # Otherwise the compiler may send the table's gradient from stage to stage.
+                table_VD = constrain(table_VD, "vocab", None)
             return constrain(table_VD[tokens_BS], "batch", "sequence", None)
 
 
