@@ -203,6 +203,7 @@ def _batch_text(launch: TrainingLaunch) -> str:
         rounds = launch.plan.pipeline_rounds
         idle = pipeline.bubble(stages, batch.grad_accum_steps, rounds)
         micro += f" through {stages} stages{f' in {rounds} rounds' if rounds > 1 else ''}"
+        micro += " by 1f1b" if pipeline.alternates(launch.plan) else ""
         micro += f", which are idle {idle:.0%} of the time"
     shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
     return (

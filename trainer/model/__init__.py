@@ -15,6 +15,7 @@ Pipeline:
 
     Y stages              U ticks of a pass
     c rounds              q places in the order of a stage's work
+    s ticks of which stages keep activations
 
 Mixture of experts:
 

@@ -107,7 +107,7 @@ class Decoder(nnx.Module):
                 balance = balance._replace(loss=balance.loss[0])
             return x_MBSD[0], balance
         keys_BS = dropout.token_keys(dropout_keys_B, segments_BS, positions_BS)
-        x_BSD = self._embedded(tokens_BS, positions_BS, keys_BS)
+        x_BSD = self.embedded(tokens_BS, positions_BS, keys_BS)
         of_rows = (segments_BS, positions_BS, keys_BS)
         balance_LB = None
         for stack in layer_stacks(self.model):
@@ -124,7 +124,7 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, Balance | None]:
         """Returns `features` of micro-batches, which pass through the stages of the mesh."""
         keys_MBS = jax.vmap(dropout.token_keys)(dropout_keys_MB, segments_MBS, positions_MBS)
-        x_MBSD = jax.vmap(self._embedded)(tokens_MBS, positions_MBS, keys_MBS)
+        x_MBSD = jax.vmap(self.embedded)(tokens_MBS, positions_MBS, keys_MBS)
         of_micro_batches = (segments_MBS, positions_MBS, keys_MBS)
         graph, layers = self._numbered_layers(*layer_stacks(self.model))
         x_MBSD, balance_LMB = through_stages(
@@ -136,6 +136,29 @@ class Decoder(nnx.Module):
             unroll=not self.model.scan_layers,
         )
         return self._finished(x_MBSD, balance_LMB)
+
+    def apply_stage(
+        self,
+        x_BSD: jax.Array,
+        weights: dict[str, jax.Array],
+        numbers_L: jax.Array,
+        of_rows: tuple[Any, ...],
+    ) -> tuple[jax.Array, Balance | None]:
+        """Returns the residual stream after some layers, and their part of the model's balance.
+
+        `weights` have the names of the model's parameters, and `numbers_L` are the layers' numbers.
+        `of_rows` are the segments, the positions and the dropout keys of the rows' tokens.
+        """
+        (stack,) = layer_stacks(self.model)
+        graph, _ = nnx.split(getattr(self, stack.name))
+        paths = [(tuple(name.split(".")[1:]), value) for name, value in weights.items()]
+        layers = (nnx.from_flat_state(paths), numbers_L)
+        x_BSD, balance_LB = self._apply_layers(graph, x_BSD, layers, of_rows)
+        if balance_LB is None:
+            return x_BSD, None
+        loss_B = jnp.sum(balance_LB.loss, axis=0) / stack.count
+        load_LBE = balance_LB.load
+        return x_BSD, Balance(loss_B, None if load_LBE is None else jnp.sum(load_LBE, axis=1))
 
     def _numbered_layers(self, stack: Stack) -> tuple[Any, Layers]:
         """Returns the layers' module without arrays; and its arrays, with the layers' numbers.
@@ -196,12 +219,13 @@ class Decoder(nnx.Module):
         load_LE = jnp.sum(load_LxBE, axis=tuple(range(1, load_LxBE.ndim - 1)))
         return features_xBSD, Balance(jnp.mean(loss_LxB, axis=0), load_LE)
 
-    def _embedded(
+    def embedded(
         self,
         tokens_BS: jax.Array,
         positions_BS: jax.Array,
         dropout_keys_BS: jax.Array | None = None,
     ) -> jax.Array:
+        """Returns the residual stream (B, S, D) before the first layer."""
         x_BSD = self.embedding(tokens_BS, self.dtype)
         if self.model.scale_embeddings:
             x_BSD = x_BSD * jnp.asarray(self.model.d_model**0.5, self.dtype)
@@ -258,7 +282,7 @@ class Decoder(nnx.Module):
 
         Attention covers the last `window` positions, `position` included.
         """
-        x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
+        x_B1D = self.embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
         positions_W = jnp.arange(cache[0].shape[2])
 
         def body(graph: Any, of_layer: int | None) -> Body:

@@ -53,58 +53,60 @@ def through_stages(
     weights = jax.tree.map(lambda x: x.reshape(rounds, count, -1, *x.shape[dims:]), layers)
     all_stages = jax.vmap(stage, in_axes=(0, 1, 0), spmd_axis_name=AXIS)
     apply = of_round(all_stages, rounds)
+    # The last stage sends its results to the first one, which applies the next round to them.
+    pairs = [(stage, (stage + 1) % count) for stage in range(count if rounds > 1 else count - 1)]
 
     def tick(before_YBSD: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> Any:
         number, first_YBSD = inputs
         place_Y = jnp.clip(number - stage_Y, 0, number_of_ticks - count)
         round_Y = place_Y // count % rounds
         chosen_Y = place_Y // (count * rounds) * count + place_Y % count
-        own = jax.tree.map(lambda x: _of_stages(x[chosen_Y]), of_micro_batches)
+        own = jax.tree.map(lambda x: of_stages(x[chosen_Y]), of_micro_batches)
         begins_Y = (stage_Y == 0) & (round_Y == 0)
-        x_YBSD = _where(begins_Y, first_YBSD, before_YBSD)
-        x_YBSD, results = apply(x_YBSD, weights, _of_stages(round_Y), own)
-        x_YBSD = _of_activations(x_YBSD)
-        return _passed_on(x_YBSD, rounds), (x_YBSD, results)
+        x_YBSD = where(begins_Y, first_YBSD, before_YBSD)
+        x_YBSD, results = apply(x_YBSD, weights, of_stages(round_Y), own)
+        x_YBSD = of_activations(x_YBSD)
+        return passed_on(x_YBSD, pairs), (x_YBSD, results)
 
     # A copy for each stage: its gradients are summed over stages once, after the loop.
     first_MYBSD = jnp.broadcast_to(x_MBSD[:, None], (micro_batches, count, *x_MBSD.shape[1:]))
     first_MYBSD = constrain(first_MYBSD, None, "layer", "batch", "sequence", None)
     first_UYBSD = _at_places(first_MYBSD, count, rounds, number_of_ticks)
-    start_YBSD = _of_activations(jnp.zeros_like(first_MYBSD[0]))
+    start_YBSD = of_activations(jnp.zeros_like(first_MYBSD[0]))
     inputs = (jnp.arange(number_of_ticks), first_UYBSD)
     _, (x_UYBSD, results) = jax.lax.scan(tick, start_YBSD, inputs, unroll=unroll)
 
     x_MYBSD = _by_round(x_UYBSD[count - 1 :], count, micro_batches, rounds)[-1]
-    last_MBSD = jnp.sum(_where(stage_Y == count - 1, x_MYBSD, 0), axis=1)
+    last_MBSD = jnp.sum(where(stage_Y == count - 1, x_MYBSD, 0), axis=1)
     results = jax.tree.map(partial(_by_layer, stage_Y, micro_batches, rounds), results)
     return constrain(last_MBSD, None, "batch", "sequence", None), results
 
 
-def _where(is_chosen_Y: jax.Array, x_xYBSD: jax.Array, other: jax.Array | int) -> jax.Array:
+def where(is_chosen_Y: jax.Array, x_xYBSD: jax.Array, other: jax.Array | int) -> jax.Array:
+    """Returns the activations of the chosen stages, and `other` in place of the rest."""
     return jnp.where(is_chosen_Y[:, None, None, None], x_xYBSD, other)
 
 
-def _of_stages(x_Yx: jax.Array) -> jax.Array:
+def of_stages(x_Yx: jax.Array) -> jax.Array:
     """Constrains small arrays of all stages: each stage has its own."""
     return constrain(x_Yx, "layer", *[None] * (x_Yx.ndim - 1))
 
 
-def _of_activations(x_YBSD: jax.Array) -> jax.Array:
+def of_activations(x_YBSD: jax.Array) -> jax.Array:
+    """Constrains activations of all stages."""
     return constrain(x_YBSD, "layer", "batch", "sequence", None)
 
 
-def _passed_on(x_YBSD: jax.Array, rounds: int) -> jax.Array:
-    """Sends each stage's activations to the next one.
+def passed_on(x_YBSD: jax.Array, pairs: list[tuple[int, int]]) -> jax.Array:
+    """Sends activations from the first to the second stage of each pair.
 
-    The first stage gets zeros, or those of the last one, which it applies the next round to.
+    A stage to which none sends gets zeros.
     """
-    count = stages()
-    pairs = [(stage, (stage + 1) % count) for stage in range(count if rounds > 1 else count - 1)]
     layout = spec(x_YBSD, "layer", "batch", "sequence", None)
-    passed_on = jax.shard_map(
+    permuted = jax.shard_map(
         partial(jax.lax.ppermute, axis_name=AXIS, perm=pairs), in_specs=layout, out_specs=layout
     )
-    return passed_on(x_YBSD)
+    return permuted(x_YBSD)
 
 
 def _at_places(x_Mx: jax.Array, count: int, rounds: int, length: int) -> jax.Array:

@@ -53,15 +53,29 @@ def loss_and_load(
     """
     if not isinstance(model, Decoder):
         return jnp.sum(custom_losses(model, batch, keys_B)), None
-    of_micro_batches = batch.tokens.ndim == 3
-    features = model.pipelined_features if of_micro_batches else model.features
+    features = model.pipelined_features if batch.tokens.ndim == 3 else model.features
     features_BSD, balance = features(batch.tokens, batch.segments, batch.positions, keys_B)
-    balancing = _balancing(model, balance, batch.weights)
+    total = loss_of_features(model, features_BSD, batch, z_loss, teacher)
+    load = None if balance is None else balance.load
+    return balancing(model, balance, batch.weights) + total, load
+
+
+def loss_of_features(
+    model: Decoder,
+    features_BSD: jax.Array,
+    batch: Batch,
+    z_loss: float = 0.0,
+    teacher: TeacherFeatures | None = None,
+) -> jax.Array:
+    """Returns the loss of features, (B, S, D) or (M, B, S, D): see `loss_and_load`.
+
+    It lacks the gradient of the load-balancing loss.
+    """
     with jax.named_scope("loss"):
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
         features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
-        if of_micro_batches:
+        if batch.tokens.ndim == 3:
             x_MIRTD, rest = jax.vmap(partial(_chunks, model))(features_BSD, batch)
             x_IRTD, rest = jax.tree.map(_joined, (x_MIRTD, rest))
         else:
@@ -81,10 +95,7 @@ def loss_and_load(
 
         kernel_RDV = model.output_kernels(kernel_DV)
         their_kernel_RDV = teacher and teacher.model.output_kernels(teacher.model.output_kernel)
-        total: jax.Array = _sum_of_chunks(
-            one_chunk, _loop(model), kernel_RDV, their_kernel_RDV, x_IRTD, rest
-        )
-        return balancing + total, None if balance is None else balance.load
+        return _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, their_kernel_RDV, x_IRTD, rest)
 
 
 def likelihoods_by_row(
@@ -212,7 +223,7 @@ def _scaled(
 _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
 
 
-def _balancing(model: Decoder, balance: Balance | None, weights_BS: jax.Array) -> jax.Array:
+def balancing(model: Decoder, balance: Balance | None, weights_BS: jax.Array) -> jax.Array:
     """Returns 0 with the gradient of the load-balancing loss, summed over the targets."""
     moe = model.model.moe
     if balance is None or moe is None:

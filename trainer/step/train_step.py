@@ -20,7 +20,7 @@ from trainer.data.loader import batch_shardings
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.distributed import stop_vote
-from trainer.model import AnyNetwork, Params, network_of
+from trainer.model import AnyNetwork, Network, Params, network_of
 from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
@@ -29,6 +29,7 @@ from trainer.step.distillation import Teacher
 from trainer.step.dpo import pair_sums
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.loss import loss_and_load
+from trainer.step.stage_sums import stage_sums
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
 from trainer.step.update import HOST, chosen, updated, updated_from_host
 
@@ -272,6 +273,8 @@ class TrainProgram:
 
     def _sums(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         """Returns loss, counts and gradients, summed over the global batch's targets or pairs."""
+        if self.is_pipelined and self.job.mesh.pipeline_schedule == "1f1b":
+            return self._sums_of_stages(state, batch)
         if not self.sums_locally:
             return self._sums_of_rows(state, batch)
 
@@ -309,6 +312,14 @@ class TrainProgram:
         none = Counts(zero, zero, zero) if self.job.dpo else Counts(zero, load=no_load(weights))
         zeros = ((zero, none), jax.tree.map(jnp.zeros_like, state.params))
         return jax.lax.scan(accumulate, zeros, batch)[0]
+
+    def _sums_of_stages(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
+        assert isinstance(self.network, Network), "a custom model has no stages"
+        keys = _row_keys(self.network, state.step, batch)
+        frozen = state.frozen_params or {}
+        found = stage_sums(self.network, state.params, frozen, batch, keys, self._placed)
+        counts = Counts(jnp.sum(batch.weights), load=found.counts)
+        return (found.loss, counts), found.gradients
 
     def _of_all_devices(
         self, examples: jax.Array, requests: jax.Array
@@ -373,15 +384,18 @@ def micro_batch_loss(
     if network.job.dpo:
         loss, *counts = pair_sums(network, params, micro, network.job.dpo.beta)
         return loss, Counts(*counts)
-    keys = None
-    if network.is_random:
-        keys = row_keys(network.job.seed, step, micro.examples)
+    keys = _row_keys(network, step, micro)
     theirs = None
     if teacher and teacher_weights:
         theirs, params = teacher.run_before(params, teacher_weights, micro)
     z_loss = network.job.optimizer.z_loss
     loss, load = loss_and_load(network.bind(params), micro, keys, z_loss, theirs)
     return loss, Counts(jnp.sum(micro.weights), load=load)
+
+
+def _row_keys(network: AnyNetwork, step: jax.Array, batch: Batch) -> jax.Array | None:
+    """Returns one random key per row, or None for a network without random numbers."""
+    return row_keys(network.job.seed, step, batch.examples) if network.is_random else None
 
 
 def digest(examples: jax.Array) -> jax.Array:

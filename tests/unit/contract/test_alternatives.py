@@ -76,7 +76,12 @@ def test_no_two_are_the_same_program(case: tuple[Job, Plan]) -> None:
     job, plan = case
     found = alternatives(job, plan)
     programs = {
-        (*one.plan.mesh.values(), one.plan.batch.grad_accum_steps, one.job.decoder.remat)
+        (
+            *one.plan.mesh.values(),
+            one.plan.pipeline_schedule,
+            one.plan.batch.grad_accum_steps,
+            one.job.decoder.remat,
+        )
         for one in found
     }
     assert len(programs) == len(found)

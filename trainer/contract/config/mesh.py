@@ -7,6 +7,7 @@ from pydantic import Field
 from trainer.contract.config.base import Positive, Section
 
 AxisSize = Annotated[int, Field(ge=-1)]
+PipelineSchedule = Literal["gpipe", "1f1b"]
 
 
 class Mesh(Section):
@@ -21,6 +22,12 @@ class Mesh(Section):
         default=1,
         description="Number of times that a micro-batch passes through all stages of `pipeline`. "
         "A stage has as many groups of layers, and is idle for a smaller part of the time.",
+    )
+    pipeline_schedule: PipelineSchedule = Field(
+        default="gpipe",
+        description="Order of the passes on the stages of `pipeline`: the forward pass of all "
+        "micro-batches before their backward pass (`gpipe`), or a forward and a backward pass in "
+        "turn (`1f1b`), which keeps the activations of fewer micro-batches.",
     )
     data: AxisSize | None = Field(
         default=None,

@@ -21,7 +21,7 @@ from trainer.contract.estimates.activations import (
     kept_per_token,
     offloaded_per_token,
 )
-from trainer.contract.estimates.memory import logits_bytes, runs_at_once
+from trainer.contract.estimates.memory import accumulates, logits_bytes, runs_at_once
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import FLOAT32_BYTES
 from trainer.contract.planning.local_sums import local_bytes
@@ -192,8 +192,7 @@ def _step(job: Job, plan: Plan) -> int:
     if not plan.world.on_cpu:
         return 0
     trained = sum(array.bytes_per_device for array in plan.trained)
-    is_pipelined = plan.mesh["pipeline"] > 1
-    accumulated = trained if plan.batch.grad_accum_steps > 1 and not is_pipelined else 0
+    accumulated = trained if accumulates(plan) else 0
     needed = 2 * trained + accumulated + local_bytes(job, plan)
     if not isinstance(job.model, CustomModel):
         needed += _activations(job, plan)

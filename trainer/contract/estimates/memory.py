@@ -16,10 +16,9 @@ from trainer.contract.estimates.activations import (
     worked_on_per_token,
 )
 from trainer.contract.estimates.traffic import activation_bytes, own_bytes
-from trainer.contract.planning import optimizer_state
+from trainer.contract.planning import optimizer_state, pipeline
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
-from trainer.contract.planning.pipeline import layer_runs, ticks_of
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.teacher import of_teacher
 
@@ -27,6 +26,8 @@ BATCH_BYTES = 5 * 4
 """Bytes of a token in a batch: its id, target, segment, position and weight."""
 COPIED_LAYERS = 2
 """Layers whose offloaded activations are in HBM at a time: one is used, and the next is copied."""
+STREAMS = 4
+"""Residual streams and gradients of them that a stage sends and receives in a tick."""
 LOGIT_BYTES = 256 * 2**20
 """Maximum bytes of float32 logits per chunk, over all devices that share rows."""
 
@@ -63,8 +64,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     """Returns the footprint of a training step; evaluation needs less."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     trained = sum(array.bytes_per_device for array in plan.trained)
-    tokens, stages = plan.batch.tokens_per_device, plan.mesh["pipeline"]
-    accumulates = plan.batch.grad_accum_steps > 1 and stages == 1
+    tokens = plan.batch.tokens_per_device
     kept = (
         tokens * by_layers(job, plan, runs_at_once(job, plan), kept_per_token)
         + _between_stages(job, plan)
@@ -76,7 +76,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
         - optimizer_state.offloaded_bytes(job.optimizer, plan)
         + plan.teacher_bytes,
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
-        gradients=(2 if accumulates else 1) * trained,
+        gradients=(2 if accumulates(plan) else 1) * trained,
         kept=kept,
         working=max(
             _of_a_layer(job, plan, tokens),
@@ -87,16 +87,38 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     )
 
 
+def accumulates(plan: Plan) -> bool:
+    """Returns whether gradients of micro-batches are added to those of the ones before."""
+    if plan.mesh["pipeline"] > 1:
+        return pipeline.alternates(plan)
+    return plan.batch.grad_accum_steps > 1
+
+
 def runs_at_once(job: Job, plan: Plan) -> int:
-    """Returns the number of layers' runs whose activations are kept at the same time."""
-    return job.decoder.layers if plan.mesh["pipeline"] == 1 else layer_runs(job, plan)
+    """Returns the number of layers' runs whose activations are kept at the same time.
+
+    Where passes alternate, those of a tick are also in memory beside those of all kept ticks, when
+    they are written or read.
+    """
+    stages = plan.mesh["pipeline"]
+    if stages == 1:
+        return job.decoder.layers
+    if not pipeline.alternates(plan):
+        return pipeline.layer_runs(job, plan)
+    kept = pipeline.kept_ticks(stages, plan.batch.grad_accum_steps)
+    return job.decoder.layers // stages * (kept + 1)
 
 
 def _between_stages(job: Job, plan: Plan) -> int:
-    """Returns the bytes of activations that enter and leave a stage of a pipeline, in all ticks."""
+    """Returns the bytes of activations that enter and leave a stage of a pipeline.
+
+    They are those of all ticks, or of one tick where passes alternate.
+    """
     if plan.mesh["pipeline"] == 1:
         return 0
-    return (2 * ticks_of(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
+    if pipeline.alternates(plan):
+        return STREAMS * activation_bytes(job, plan)
+    return (2 * pipeline.ticks_of(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
 
 
 def _teacher_features(plan: Plan, tokens: int) -> int:

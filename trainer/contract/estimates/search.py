@@ -7,9 +7,10 @@ order, the same global batch, and the same update.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 from trainer.contract.config.job import Job
+from trainer.contract.config.mesh import PipelineSchedule
 from trainer.contract.config.model import REMATERIALIZING, Model
 from trainer.contract.estimates.forecast import StepForecast, estimated
 from trainer.contract.estimates.memory import Footprint, footprint
@@ -26,6 +27,16 @@ REMAT_POLICIES: tuple[str, ...] = get_args(Model.model_fields["remat"].annotatio
 
 Changes = dict[str, int | str]
 """Dotted keys of the job file with their new values."""
+
+
+class Order(NamedTuple):
+    """The order in which micro-batches pass through the stages of a pipeline."""
+
+    schedule: PipelineSchedule
+    rounds: int
+
+
+GPIPE = Order("gpipe", 1)
 
 
 @dataclass(frozen=True)
@@ -48,24 +59,26 @@ def alternatives(job: Job, plan: Plan) -> list[Alternative]:
     return [
         alternative
         for mesh in _meshes(plan)
-        for rounds in _rounds(job, mesh)
+        for order in _orders(job, mesh)
         for grad_accum_steps in _own_first(
             divisors(job.data.global_batch), job.data.grad_accum_steps
         )
-        for alternative in _with_each_policy(job, plan, mesh, rounds, grad_accum_steps)
+        for alternative in _with_each_policy(job, plan, mesh, order, grad_accum_steps)
     ]
 
 
 def _with_each_policy(
-    job: Job, plan: Plan, mesh: dict[str, int], rounds: int, grad_accum_steps: int
+    job: Job, plan: Plan, mesh: dict[str, int], order: Order, grad_accum_steps: int
 ) -> Iterator[Alternative]:
     """Yields one alternative per rematerialization policy, which the plan does not depend on."""
     changes = _mesh_changes(job, plan, mesh)
-    if rounds != job.mesh.pipeline_rounds:
-        changes["mesh.pipeline_rounds"] = rounds
+    if order.rounds != job.mesh.pipeline_rounds:
+        changes["mesh.pipeline_rounds"] = order.rounds
+    if order.schedule != job.mesh.pipeline_schedule:
+        changes["mesh.pipeline_schedule"] = order.schedule
     if grad_accum_steps != job.data.grad_accum_steps:
         changes["data.grad_accum_steps"] = grad_accum_steps
-    policies = REMATERIALIZING if rounds > 1 or job.decoder.offload else REMAT_POLICIES
+    policies = REMATERIALIZING if order != GPIPE or job.decoder.offload else REMAT_POLICIES
     first = job.decoder.remat if job.decoder.remat in policies else policies[0]
     try:
         changed = _changed(job, changes | {"model.remat": first})
@@ -99,13 +112,14 @@ def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
                     yield mesh
 
 
-def _rounds(job: Job, mesh: dict[str, int]) -> list[int]:
-    """Returns the rounds of a pipeline to try, the job's own first."""
-    stages, own = mesh["pipeline"], job.mesh.pipeline_rounds
+def _orders(job: Job, mesh: dict[str, int]) -> list[Order]:
+    """Returns the orders of a pipeline to try, the job's own first."""
+    stages, own = mesh["pipeline"], Order(job.mesh.pipeline_schedule, job.mesh.pipeline_rounds)
     if stages == 1:
-        return [1]
+        return [GPIPE]
     groups = job.decoder.layers // job.decoder.layer_period
-    return _own_first(divisors(max(groups // stages, 1)), own)
+    in_rounds = [Order("gpipe", rounds) for rounds in divisors(max(groups // stages, 1))]
+    return _own_first([*in_rounds, Order("1f1b", 1)], own)
 
 
 def _mesh_changes(job: Job, plan: Plan, mesh: dict[str, int]) -> Changes:

@@ -112,11 +112,15 @@ def summed_bytes(job: Job, plan: Plan) -> int:
 def passed_on(job: Job, plan: Plan, stages: int) -> float:
     """Returns the bytes that a device sends to pass activations through that number of stages.
 
-    In every tick of each pass, a stage sends its results to the next one.
+    In every tick of each pass, a stage sends its results to the next one. Where passes alternate,
+    embeddings and their gradients are summed in the ticks of a pass, and once more.
     """
     if stages == 1:
         return 0.0
-    sums = SUMS_OVER_STAGES * plan.batch.grad_accum_steps * 2 * (stages - 1) / stages
+    sums = SUMS_OVER_STAGES * plan.batch.grad_accum_steps
+    if pipeline.alternates(plan):
+        sums += SUMS_OVER_STAGES // 2 * plan.mesh["pipeline"]
+    sums *= 2 * (stages - 1) / stages
     return (USES * pipeline.ticks_of(plan) + sums) * activation_bytes(job, plan)
 
 

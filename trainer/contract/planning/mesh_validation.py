@@ -114,6 +114,12 @@ def _stages(job: Job, stages: int) -> Problems:
                 f"found {rounds}, but the layers are on one stage. Set mesh.pipeline, or remove "
                 "this key",
             )
+        if job.mesh.pipeline_schedule != "gpipe":
+            yield (
+                "mesh.pipeline_schedule",
+                f"found {job.mesh.pipeline_schedule}, but the layers are on one stage. Set "
+                "mesh.pipeline, or remove this key",
+            )
         return
     if job.dpo:
         yield "mesh.pipeline", f"found {stages}, but dpo runs on one stage. Remove this key"
@@ -138,6 +144,8 @@ def _stages(job: Job, stages: int) -> Problems:
     groups, rest = divmod(layers, period)
     if rounds > 1:
         yield from _rounds(job, stages)
+    if job.mesh.pipeline_schedule == "1f1b":
+        yield from _alternating(job)
     kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
     if groups % stages == rest == 0:
         of_stage = groups // stages
@@ -170,6 +178,29 @@ def _rounds(job: Job, stages: int) -> Problems:
             "model.remat",
             f"with mesh.pipeline_rounds {rounds}, the backward pass would keep weights of every "
             f"tick, found {job.decoder.remat}. Set it to {' or '.join(REMATERIALIZING)}",
+        )
+
+
+def _alternating(job: Job) -> Problems:
+    """Yields conflicts of forward and backward passes in turn with rounds and rematerialization."""
+    rounds, remat = job.mesh.pipeline_rounds, job.decoder.remat
+    if rounds > 1:
+        yield (
+            "mesh.pipeline_schedule",
+            f"found 1f1b with mesh.pipeline_rounds {rounds}, and 1f1b has one round. Remove "
+            "one of them",
+        )
+    if remat not in REMATERIALIZING:
+        yield (
+            "model.remat",
+            "with mesh.pipeline_schedule 1f1b, stages would keep weights of several ticks, found "
+            f"{remat}. Set it to {' or '.join(REMATERIALIZING)}",
+        )
+    if job.decoder.offload:
+        yield (
+            "model.offload",
+            "with mesh.pipeline_schedule 1f1b, the device keeps the activations of all its ticks. "
+            "Remove this key, or set mesh.pipeline_schedule=gpipe",
         )
 
 

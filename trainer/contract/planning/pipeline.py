@@ -8,8 +8,13 @@ applied its part of a round, the first one is free for the next round, so no res
 The first micro-batch reaches the last stage after p - 1 ticks, so M micro-batches take v M + p - 1
 ticks in each pass. In p - 1 of them a stage is idle: this is the bubble.
 
+GPipe runs all ticks of the forward pass before those of the backward pass, and keeps activations of
+all of them. 1F1B runs a tick of the backward pass after one of the forward pass as soon as the last
+stage has a result, and keeps those of 2 p - 1 ticks at most. The number of ticks is the same.
+
 References:
     GPipe, section 2.3: https://arxiv.org/abs/1811.06965
+    1F1B: PipeDream-Flush, section 2.2 of https://arxiv.org/abs/2104.04473
     Rounds: the interleaved schedule, section 2.2 of https://arxiv.org/abs/2104.04473
 """
 
@@ -38,6 +43,19 @@ def ticks(stages: int, micro_batches: int, rounds: int) -> int:
     return places(stages, micro_batches, rounds) + stages - 1
 
 
+def alternates(plan: Plan) -> bool:
+    """Returns whether stages run forward and backward passes in turn (1F1B)."""
+    return plan.mesh["pipeline"] > 1 and plan.pipeline_schedule == "1f1b"
+
+
+def kept_ticks(stages: int, micro_batches: int) -> int:
+    """Returns the ticks of which stages keep activations at the same time, with 1F1B.
+
+    The first stage runs the backward pass of a micro-batch 2 (p - 1) ticks after its forward pass.
+    """
+    return min(2 * stages - 1, ticks(stages, micro_batches, rounds=1))
+
+
 def ticks_of(plan: Plan) -> int:
     """Returns the ticks of each pass of a step."""
     return ticks(plan.mesh["pipeline"], plan.batch.grad_accum_steps, plan.pipeline_rounds)
@@ -57,11 +75,12 @@ def layer_runs(job: Job, plan: Plan) -> int:
 def uses(array: ArrayPlan, plan: Plan) -> float:
     """Returns the times that each pass of a step uses a weight.
 
-    The weights outside of the layers serve all micro-batches of a pipeline at once.
+    The weights outside of the layers serve all micro-batches of a pipeline at once, except where
+    passes alternate.
     """
     if plan.mesh["pipeline"] == 1 or "layer" in array.axes:
         return repeats(plan)
-    return 1
+    return plan.batch.grad_accum_steps if alternates(plan) else 1
 
 
 def bubble(stages: int, micro_batches: int, rounds: int) -> float:

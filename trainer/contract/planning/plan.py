@@ -10,6 +10,7 @@ from pydantic import Field
 
 from trainer.contract.config.base import Section
 from trainer.contract.config.job import Job
+from trainer.contract.config.mesh import PipelineSchedule
 from trainer.contract.config.model import Model, Precision
 from trainer.contract.planning.save_interval import SaveStatistics
 
@@ -144,6 +145,8 @@ class Plan(BasePlan):
     batch: BatchSplit
     pipeline_rounds: int = 1
     """Times that a micro-batch passes through all stages of `pipeline`."""
+    pipeline_schedule: PipelineSchedule = "gpipe"
+    """Order of forward and backward passes on the stages of `pipeline`."""
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Dtype
     precision: Precision | None = None

@@ -114,6 +114,7 @@ def resolve(
         device_order=order,
         batch=batch,
         pipeline_rounds=rounds,
+        pipeline_schedule=job.mesh.pipeline_schedule,
         parameters=tuple(
             [frozen(one, mesh, dtype) if adapters else array_plan(one, mesh) for one in of_model]
             + [array_plan(one, mesh) for one in of_adapters]
