@@ -75,8 +75,8 @@ def _product(
 
 
 def _tile(rows_Nx: jax.Array) -> tuple[int, int, int]:
-    rows, *others = TILE
-    return (math.gcd(len(rows_Nx), rows), *others)
+    rows, inputs, outputs = TILE
+    return math.gcd(len(rows_Nx), rows), inputs, outputs
 
 
 def _with_residuals(

@@ -47,7 +47,8 @@ class MoE(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: MoEKind = "capacity"):
         """Builds router and experts; `kind` is the plan's `moe`."""
         assert model.moe
-        self.settings, self.by = model.moe, kind
+        self.settings = model.moe
+        self.by: MoEKind = kind
         self.parts, self.kind = hidden_parts(model), model.mlp
         width, hidden, count = model.d_model, model.d_ff, self.settings.count
         bias = model.biases == "all"

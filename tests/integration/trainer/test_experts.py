@@ -12,6 +12,7 @@ from jax.sharding import AxisType
 from tests.support.jobs import job_of
 from tests.support.model_folders import plan_of
 from trainer.contract.planning.parameter_shapes import capacity
+from trainer.contract.planning.plan import MoEKind
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
 from trainer.model import Network, grouped_products
@@ -31,7 +32,7 @@ def room_of(model):
     return capacity(model.moe, LENGTH)
 
 
-def experts_of(model, kind="capacity"):
+def experts_of(model, kind: MoEKind = "capacity"):
     with nnx.use_eager_sharding(False):
         return MoE(nnx.Rngs(params=0), model, kind)
 
