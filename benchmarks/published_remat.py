@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from launcher.planning.planner import TrainingLaunch
-from trainer.contract.config.model import Model, Offloaded
+from trainer.contract.config.model import REPEATING_PRODUCTS, Model, Offloaded
 from trainer.contract.estimates.flops import recomputes_attention
 from trainer.contract.estimates.forecast import (
     ATTENTION,
@@ -49,9 +49,10 @@ def products(model: Model) -> dict[Product, float]:
 def of_launch(launch: TrainingLaunch) -> set[Product]:
     """Returns what the step of a launch computes again."""
     model = launch.job.decoder
-    if model.remat == "full":
-        return {*get_args(Product)} - {PRODUCTS[name] for name in model.offload if name in PRODUCTS}
     found: set[Product] = set()
+    if model.remat in REPEATING_PRODUCTS:
+        found = {*get_args(Product)} - {PRODUCTS[n] for n in model.offload if n in PRODUCTS}
+        found.remove("attention")
     if recomputes_attention(launch.job, launch.plan):
         found.add("attention")
     if model.remat == "dots" and model.moe:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trainer.contract.config.job import Job
+from trainer.contract.config.model import REPEATING_PRODUCTS
 from trainer.contract.estimates.traffic import (
     activation_bytes,
     alike,
@@ -78,12 +79,12 @@ def _tensor(job: Job, plan: Plan) -> int:
 
 
 def _recomputed_sums(job: Job) -> int:
-    """Returns the all-reduces of a layer that full rematerialization repeats.
+    """Returns the all-reduces of a layer that rematerialization of products repeats.
 
     They are that of attention, whose sum the feed-forward part needs unless it is offloaded, and
     that at the layer's end if a norm reads it.
     """
-    if job.decoder.remat != "full":
+    if job.decoder.remat not in REPEATING_PRODUCTS:
         return 0
     return norm_places(job.decoder)[1] + ("attention_output" not in job.decoder.offload)
 

@@ -16,17 +16,19 @@ from trainer.model.attention_kernels import KERNEL_RESULT
 
 Policy = Callable[..., Any]
 
-# `dots` keeps what the attention kernels return (that of TPUs by name), and by name the results of
+# What the attention kernels return: that of TPUs by name. `dots` also keeps by name the results of
 # products in 8 bits. It does not keep their sums of 32 bits, whose parts are a batch dim.
 _BOTH = jax.checkpoint_policies.save_from_both_policies
+_OF_KERNELS = _BOTH(
+    jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT), gpu_attention.is_forward_pass
+)
+_PRODUCTS = _BOTH(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    jax.checkpoint_policies.save_only_these_names(quantized.PRODUCT),
+)
 REMAT_POLICIES: dict[str, Policy] = {
-    "dots": _BOTH(
-        _BOTH(
-            jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-            jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT, quantized.PRODUCT),
-        ),
-        gpu_attention.is_forward_pass,
-    ),
+    "dots": _BOTH(_PRODUCTS, _OF_KERNELS),
+    "attention": _OF_KERNELS,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

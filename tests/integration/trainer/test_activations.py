@@ -91,7 +91,7 @@ def test_a_layer_keeps_what_jax_asks_for(remat: str, model: dict[str, Any]) -> N
     assert ours < (1.12 if has_tanh else 1.02) * kept
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize("remat", ["dots", "attention", "full"])
 def test_a_layer_with_the_kernel_of_tpus_keeps_what_jax_asks_for(remat: str) -> None:
     length = 256
     job = job_of(remat, length, head_dim=128)

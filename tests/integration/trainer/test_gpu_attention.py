@@ -116,7 +116,7 @@ def test_cudnn_gets_a_causal_call_and_no_mask(segments, window):
 
 
 @pytest.mark.usefixtures("cudnn")
-@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("full", 2)])
+@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("attention", 1), ("full", 2)])
 def test_only_full_remat_runs_the_cudnn_kernel_again(segments, remat, runs):
     kernel = attend("cudnn", segments, segments)
     text = for_cuda(jax.checkpoint(kernel, policy=REMAT_POLICIES[remat], prevent_cse=False))
@@ -135,7 +135,7 @@ def packed_for_cuda(remat: str) -> str:
 
 @pytest.mark.usefixtures("cudnn")
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
-@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("full", 2)])
+@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("attention", 1), ("full", 2)])
 def test_packed_documents_have_both_kernels_and_no_mask(remat, runs):
     text = packed_for_cuda(remat)
     assert (text.count(FORWARD), text.count(BACKWARD)) == (runs, 1)

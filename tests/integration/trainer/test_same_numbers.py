@@ -94,6 +94,7 @@ def test_dropout_does_not_depend_on_the_micro_batch():
         {},
         {"remat": "dots"},
         {"remat": "full"},
+        {"remat": "attention"},
         {"remat": "dots", "offload": ["layer_input"]},
         {"remat": "full", "offload": OFFLOAD},
     ],

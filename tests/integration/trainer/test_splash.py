@@ -87,7 +87,7 @@ def runs_of(kernel: str, jaxpr: Jaxpr) -> int:
     return own + sum(runs_of(kernel, one) for one in inner)
 
 
-@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("full", 2)])
+@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("attention", 1), ("full", 2)])
 def test_only_full_rematerialization_runs_the_kernel_again(arrays, segments, remat, runs):
     kept = splash_attention.attend(segments, interpret=True)
     again = jax.checkpoint(kept, policy=REMAT_POLICIES[remat], prevent_cse=False)

@@ -43,7 +43,10 @@ def planned(draw: st.DrawFn) -> tuple[Job, Plan]:
     grad_accum_steps = draw(st.sampled_from([1, 2, 3]))
     rows = world.devices // tensor * grad_accum_steps * draw(st.sampled_from([1, 4, 6]))
     job = tiny_job(
-        model={"preset": "tiny", "remat": draw(st.sampled_from(["none", "dots", "full"]))},
+        model={
+            "preset": "tiny",
+            "remat": draw(st.sampled_from(["none", "dots", "attention", "full"])),
+        },
         data={**DATA, "grad_accum_steps": grad_accum_steps, "global_batch": rows},
         mesh=mesh,
     )
@@ -107,7 +110,7 @@ def test_the_job_as_it_is_comes_first_and_needs_no_override() -> None:
 
 def test_every_alternative_of_a_job_that_offloads_recomputes_something() -> None:
     _, found = of(tiny_job(model={"preset": "tiny", "remat": "full", "offload": ["qkv"]}))
-    assert {one.job.decoder.remat for one in found} == {"dots", "full"}
+    assert {one.job.decoder.remat for one in found} == {"dots", "attention", "full"}
 
 
 def test_axis_that_takes_the_rest_is_not_overridden() -> None:

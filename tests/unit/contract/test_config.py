@@ -139,8 +139,11 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines():
         ),
         ("optimizer.learning_rate=.inf", "expected a number above 0, found inf"),
         ("model.scan_layers=on", "expected true or false, found 'on'. Write true"),
-        ("model.remat=ful", "'ful' is not one of none, dots, full. Did you mean 'full'?"),
-        ("model.remat=3", "3 is not one of none, dots, full"),
+        (
+            "model.remat=ful",
+            "'ful' is not one of none, dots, attention, full. Did you mean 'full'?",
+        ),
+        ("model.remat=3", "3 is not one of none, dots, attention, full"),
         (
             "name=3",
             "expected text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$, found 3. Write '3'",

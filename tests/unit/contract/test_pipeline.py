@@ -168,7 +168,7 @@ def test_a_stage_has_a_part_of_each_round() -> None:
             "model.remat",
             {"model": {"remat": "none"}},
             "with mesh.pipeline_rounds 2, the backward pass would keep weights of every tick, "
-            "found none. Set it to dots or full",
+            "found none. Set it to dots or attention or full",
         ),
     ],
 )
@@ -235,7 +235,7 @@ def test_the_search_tries_rounds() -> None:
     found = [one for one in alternatives(job, plan) if one.plan.pipeline_rounds > 1]
     assert {one.plan.pipeline_rounds for one in found} == {2, 4, 8, 16}
     assert all(one.plan.mesh["pipeline"] == 2 for one in found)
-    assert {one.job.decoder.remat for one in found} == {"dots", "full"}
+    assert {one.job.decoder.remat for one in found} == {"dots", "attention", "full"}
 
 
 def test_stages_inside_a_slice_use_its_links() -> None:

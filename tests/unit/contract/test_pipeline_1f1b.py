@@ -72,7 +72,7 @@ def test_the_search_tries_passes_in_turn() -> None:
     found = alternatives(*plan_of(16, "gpipe"))
     alternating = [one for one in found if one.plan.pipeline_schedule == "1f1b"]
     assert all(one.plan.pipeline_rounds == 1 for one in alternating)
-    assert {one.job.decoder.remat for one in alternating} == {"dots", "full"}
+    assert {one.job.decoder.remat for one in alternating} == {"dots", "attention", "full"}
     assert any(one.changes == {"mesh.pipeline_schedule": "1f1b"} for one in alternating)
 
 
@@ -96,7 +96,7 @@ def test_the_search_tries_passes_in_turn() -> None:
             {},
             {"remat": "none"},
             "with mesh.pipeline_schedule 1f1b, stages would keep weights of several ticks, found "
-            "none. Set it to dots or full",
+            "none. Set it to dots or attention or full",
         ),
         (
             "model.offload",

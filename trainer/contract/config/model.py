@@ -21,8 +21,10 @@ from trainer.contract.config.presets import PRESETS
 Precision = Literal["int8", "fp8"]
 """Formats of matrix products that are narrower than every compute dtype."""
 
-REMATERIALIZING = ("dots", "full")
+REMATERIALIZING = ("dots", "attention", "full")
 """Rematerialization policies that compute activations again, which rounds and offload need."""
+REPEATING_PRODUCTS = ("attention", "full")
+"""Those that also compute the products with weights again."""
 
 Offloaded = Literal["layer_input", "qkv", "attention_output", "mlp_hidden"]
 """Activations of a layer that the memory of the host can keep."""
@@ -164,16 +166,17 @@ class Model(Section):
         description="Whether the layers are compiled once and run in a loop. `false` unrolls them, "
         "as always on CPU devices.",
     )
-    remat: Literal["none", "dots", "full"] = Field(
+    remat: Literal["none", "dots", "attention", "full"] = Field(
         default="none",
         description="Activations that the backward pass recomputes: `none`, all but matrix "
-        "products (`dots`), or all of a layer (`full`).",
+        "products and the results of an attention kernel (`dots`), all but the latter "
+        "(`attention`), or all of a layer (`full`).",
     )
     offload: tuple[Offloaded, ...] = Field(
         default=(),
         strict=False,
         description="Activations that the backward pass reads from the memory of the host, with "
-        "`remat: dots` or `full`. Each is one of `layer_input`, `qkv` (the products of queries, "
+        "any `remat` but `none`. Each is one of `layer_input`, `qkv` (the products of queries, "
         "keys and values), `attention_output` and `mlp_hidden` (the MLP's products before its "
         "activation).",
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model, Offloaded
+from trainer.contract.config.model import REPEATING_PRODUCTS, Model, Offloaded
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.attention import packed_documents
@@ -41,14 +41,15 @@ def by_layers(job: Job, plan: Plan, runs: int, per_token: Callable[[Job, Plan], 
 def kept_per_token(job: Job, plan: Plan) -> int:
     """Returns the bytes on a device that a layer keeps per token, by rematerialization policy.
 
-    `full` keeps the layer's input. `dots` also keeps the outputs of its products with weights,
-    except the last, and of an attention kernel. `none` keeps everything that JAX's gradients
-    need. What is offloaded is not kept.
+    `full` keeps the layer's input, and `attention` also the outputs of an attention kernel. `dots`
+    keeps these and the outputs of its products with weights, except the last. `none` keeps
+    everything that JAX's gradients need. What is offloaded is not kept.
     """
-    of, offload = _Activations.of(job, plan), job.decoder.offload
-    if job.decoder.remat == "full":
-        return 0 if "layer_input" in offload else of.stream
-    if job.decoder.remat == "dots":
+    of, offload, remat = _Activations.of(job, plan), job.decoder.offload, job.decoder.remat
+    if remat in REPEATING_PRODUCTS:
+        of_kernel = of.kernel + of.document_sums if remat == "attention" else 0
+        return of_kernel + (0 if "layer_input" in offload else of.stream)
+    if remat == "dots":
         kept = of.of_products + of.kernel + of.document_sums + of.adapters + of.adapted
         return kept - of.offloaded(offload)
     return 2 * of.stream + of.norms + of.attention + of.mlp + of.adapters
@@ -82,7 +83,7 @@ def least_kept_per_token(job: Job, plan: Plan) -> int:
     offloaded counts: it is written to HBM and read from it in both passes, like what is kept.
     """
     of, offload = _Activations.of(job, plan), job.decoder.offload
-    if job.decoder.remat != "full":
+    if job.decoder.remat not in REPEATING_PRODUCTS:
         return of.of_products
     return of.offloaded({"layer_input", *offload})
 

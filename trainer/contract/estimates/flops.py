@@ -3,7 +3,7 @@
 import math
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Offloaded
+from trainer.contract.config.model import REMATERIALIZING, REPEATING_PRODUCTS, Offloaded
 from trainer.contract.planning import lora
 from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan
@@ -88,8 +88,9 @@ def recomputed_flops_per_token(job: Job, plan: Plan) -> float:
 
     `dots` recomputes products that are not of rows and a single matrix: those of experts, and
     attention's two, unless a kernel computes them. `full` recomputes all products of the layers
-    that are not offloaded. Neither recomputes a layer's last product unless a norm follows it: no
-    other gradient needs its result.
+    that are not offloaded, and `attention` these without attention's two, if a kernel computes
+    them. None recomputes a layer's last product unless a norm follows it: no other gradient needs
+    its result.
     """
     if job.decoder.remat == "none":
         return 0.0
@@ -100,14 +101,14 @@ def recomputed_flops_per_token(job: Job, plan: Plan) -> float:
 def recomputes_attention(job: Job, plan: Plan) -> bool:
     """Returns whether the backward pass computes the mixed values of attention again.
 
-    `dots` keeps what kernels return. Elsewhere it would have to keep all scores.
+    `dots` and `attention` keep what kernels return. Elsewhere they would have to keep all scores.
     """
     remat = job.decoder.remat
-    return remat == "full" or (remat == "dots" and plan.attention == "reference")
+    return remat == "full" or (remat in REMATERIALIZING and plan.attention == "reference")
 
 
 def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
-    """Returns the weights whose products rematerialization repeats, for `dots` and `full`."""
+    """Returns the weights whose products rematerialization repeats, for all policies but `none`."""
     unread = () if norm_places(job.decoder)[1] else LAST
     offloaded = {module for name in job.decoder.offload for module in OFFLOADED_MODULES[name]}
     return [
@@ -117,7 +118,10 @@ def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
         and not array.name.endswith(unread)
         and (
             "expert" in array.axes
-            or (job.decoder.remat == "full" and offloaded.isdisjoint(array.name.split(".")))
+            or (
+                job.decoder.remat in REPEATING_PRODUCTS
+                and offloaded.isdisjoint(array.name.split("."))
+            )
         )
     ]
 

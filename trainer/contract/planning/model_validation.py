@@ -15,8 +15,8 @@ def model_problems(model: Model, seq_len: int) -> Problems:
     if model.offload and model.remat not in REMATERIALIZING:
         yield (
             "model.offload",
-            "with model.remat: none, all activations stay on the devices. Set model.remat to full "
-            "or dots, or remove this key",
+            "with model.remat: none, all activations stay on the devices. Set model.remat to "
+            f"{' or '.join(REMATERIALIZING)}, or remove this key",
         )
     yield from _positions(model, seq_len)
     yield from _windows(model)
