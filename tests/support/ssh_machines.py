@@ -130,6 +130,8 @@ def _server_config(folder: Path, ip: str, traces: Traces, variables: dict[str, s
     environment = {
         name: value,
         "TMPDIR": str(traces.temporary),
+        # As in a nested shell, bash leaves out the user's own ~/.bashrc, which may lock files.
+        "SHLVL": "1",
         "PATH": f"{pythons}:/usr/local/bin:/usr/bin:/bin",
         "XDG_STATE_HOME": f"{folder}/disk/state",
         "UV_OFFLINE": "1",  # what is installed here is in uv's cache
