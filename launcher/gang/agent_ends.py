@@ -10,7 +10,7 @@ from typing import Any
 from launcher.providers.ray import private
 from launcher.providers.ray.client import bounded, first_line
 
-ENDING_S = 1.0
+ENDING_S = 0.7
 """Seconds for which a node must still answer after its agent has ended: a raylet that ends takes
 its agents with it, and may close its port after them (within 20 ms on an idle machine)."""
 POLL_INTERVAL_S, CONNECT_S, STATE_TIMEOUT_S = 0.2, 2.0, 10.0
