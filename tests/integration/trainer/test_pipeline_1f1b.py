@@ -60,7 +60,7 @@ def _assert_same(devices, stages, steps, rtol=1e-5, **changes):
 
 @pytest.mark.parametrize(("devices", "stages"), sampled(MESHES, ("2 stages, fsdp, tensor",)))
 def test_losses_are_those_of_one_device(devices, stages):
-    """With more micro-batches than a stage of two keeps ticks."""
+    """There are more micro-batches than ticks that one of two stages keeps."""
     _assert_same(devices, stages, STEPS)
 
 
@@ -79,7 +79,7 @@ def test_every_kind_of_model_passes_through_the_stages(changes, axes):
 
 @pytest.mark.full
 def test_stages_compute_in_8_bits():
-    """With the tolerance of test_quantized.py."""
+    """Losses agree to 1e-3, as in test_quantized.py."""
     _assert_same(4, {"pipeline": 2, "fsdp": 2}, 4, rtol=1e-3, model={"precision": "int8"})
 
 
