@@ -5,13 +5,13 @@
 
 Runs on simulated hosts of this machine, with a warm compile cache, and with standby processes that
 are ready. Each fault is injected `--after-steps` steps after a checkpoint was reported. A step
-takes 0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the
-fault to the first step of the next attempt and to the first new step, beside Slipway's target, the
-most repeated steps, the parts of the first time, and the most traces and compilations of a process
-before its first step. With `--spares`, there are hosts to take the place of a lost one, and each
-round is a new run. With `--in-memory`, states are also kept in the memory of the hosts, every so
-many steps or `auto`. `--model large` has 1 GiB of state, and longer steps. `--hosts 1 --accelerator
-h200-1` runs on the GPU of this machine.
+takes 0.1 s, so repeated steps cost little. Prints the seconds from the fault to the first step of
+the next attempt and to the first new step, beside Slipway's target: medians over the rounds, with
+the lowest and the highest. Prints the most repeated steps, the medians of the parts of the first
+time, and the most traces and compilations of a process before its first step. With `--spares`,
+there are hosts to take the place of a lost one, and each round is a new run. With `--in-memory`,
+states are also kept in the memory of the hosts, every so many steps or `auto`. `--model large` has
+1 GiB of state, and longer steps. `--hosts 1 --accelerator h200-1` runs on the GPU of this machine.
 
 With two hosts and the small model, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -140,7 +140,7 @@ def main() -> None:
     can_compare = options.hosts == 2 and options.model == "small"
     if can_compare and all(map(importlib.util.find_spec, NEEDS)):
         ways["JaxTrainer"] = _jax_trainer
-    titles = f"{'first step':>12} {'new step':>12} {'repeated':>9}"
+    titles = f"{'first step':>20} {'new step':>20} {'repeated':>9}"
     print(f"{'fault':12} {'aim':>6}  {'way':10} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
@@ -162,11 +162,11 @@ def _print(
 ) -> None:
     first = new = f"> {options.limit_s:.0f} s"
     if len(found) == options.rounds:
-        first = f"{statistics.median(recovery.first_s for recovery in found):.1f} s"
-        new = f"{statistics.median(recovery.new_s for recovery in found):.1f} s"
+        first = _spread([recovery.first_s for recovery in found])
+        new = _spread([recovery.new_s for recovery in found])
     aim = f"{case.aim_s:.0f} s" if way == "launch" else ""
     repeated = max((recovery.repeated for recovery in found), default="")
-    print(f"{name:12} {aim:>6}  {way:10} {first:>12} {new:>12} {repeated:>9}", flush=True)
+    print(f"{name:12} {aim:>6}  {way:10} {first:>20} {new:>20} {repeated:>9}", flush=True)
     if way == "launch" and found:
         parts = {
             part: statistics.median(recovery.parts_s[part] for recovery in found) for part in PARTS
@@ -174,6 +174,10 @@ def _print(
         traces = max(recovery.traces for recovery in found)
         print(" " * 12 + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items()))
         print(" " * 12 + f"traces and compilations: {traces}")
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})"
 
 
 def _launch(

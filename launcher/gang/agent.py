@@ -38,7 +38,7 @@ from trainer.contract.protocol.environment import (
 )
 
 LEASE_S = 60.0
-POLL_INTERVAL_S = 0.5
+POLL_INTERVAL_S = 0.1
 NOT_FOR_PROGRAMS = ("RAY_", "SPT_NOENV")
 """What Ray sets for its workers; the second is of the library that names them in `ps`."""
 READ_AT_START = re.compile("SLIPWAY_|JAX_COORDINATOR_|MEGASCALE_|TPU_")

@@ -23,6 +23,9 @@ BEFORE_RAY = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call without a connection starts no new cluster
     # Ray's handler aborts this process 3 s after a SIGTERM, in the middle of a save.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+    # When a node is lost, calls to its agent would fail 1 to 2 s later: Ray waits for the reason.
+    "RAY_timeout_ms_task_wait_for_death_info": "200",
+    "RAY_core_worker_internal_heartbeat_ms": "100",
 }
 """Environment variables that Ray reads when it is imported."""
 JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
