@@ -29,7 +29,7 @@ class AttemptMonitor(GangMonitor):
         interrupts: Interrupts,
         display: Display,
     ) -> None:
-        self.grace_s, self.failure_grace_s = launch.grace_s, launch.failure_grace_s
+        self.grace_s = launch.grace_s
         self.asked: EndReason | None = None
         """Why the hosts were asked to stop; None when they were not."""
         self.steps: dict[int, int] = {}

@@ -13,7 +13,6 @@ from typing import Self
 
 from launcher.core.lending import Loan
 from launcher.gang.agent import add, alike
-from launcher.gang.monitor import GRACE_S
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
 from launcher.host.process_tree import ReaperError
@@ -70,7 +69,7 @@ class StandbyOfLaunch(EarlyStandby):
             whole = {**environment, **launch.environment(process)}
             with suppress(ReaperError):  # the agent starts one, and reports what is wrong
                 self._programs[process] = HostProcess(
-                    command, whole, None, Path.cwd(), GRACE_S, is_standby=True
+                    command, whole, None, Path.cwd(), launch.failure_grace_s, is_standby=True
                 )
 
     def offer(self, process: int) -> Offer | None:

@@ -14,7 +14,7 @@ from launcher.gang.agent_pool import Member
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.host_program import HostProgram
-from launcher.gang.monitor import GRACE_S, GangMonitor
+from launcher.gang.monitor import GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.program_archive import archive_of
 from launcher.gang.program_start import ProgramStart
@@ -34,6 +34,11 @@ PORT_ATTEMPTS = 5
 
 class Program(Protocol):
     """The program that runs on the hosts."""
+
+    @property
+    def failure_grace_s(self) -> float:
+        """Seconds that it may take to end after it failed on another host, or lost its agent."""
+        ...
 
     def standby_command(self, process: int, *, check: bool) -> list[str] | None:
         """Returns the command of a standby process; None when the program has none.
@@ -147,7 +152,7 @@ class Gang:
         check = ProgramCheck(self.size, known)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
-        all_programs = enumerate(self._host_programs(commands, environments))
+        all_programs = enumerate(self._host_programs(program, commands, environments))
         programs.start_standby({p: one for p, one in all_programs if p not in known}, self._early)
         outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
         reports = check.reports(outcome)
@@ -166,7 +171,7 @@ class Gang:
         """Starts the program, in standby processes where there are any."""
         programs, self._checked = self._checked or self._programs(), None
         commands = [program.command(process) for process in range(self.size)]
-        programs.start(self._host_programs(commands, environments))
+        programs.start(self._host_programs(program, commands, environments))
         return programs
 
     def _prepare(self, program: Program) -> None:
@@ -175,14 +180,14 @@ class Gang:
         if not commands:
             return
         environments = [program.environment(process) for process in range(self.size)]
-        programs = self._host_programs(commands, environments)
+        programs = self._host_programs(program, commands, environments)
         for agent, prepared in zip(self._agents, programs, strict=True):
             agent.prepare.remote(prepared)
         # A spare checks its host now. Until its start, it has the environment of process 0.
         checks = self._standby_commands(program, check=True)
         if not checks:
             return
-        self._spare_program = self._host_programs(checks, environments)[0]
+        self._spare_program = self._host_programs(program, checks, environments)[0]
         for agent in self._spares:
             agent.prepare.remote(self._spare_program)
 
@@ -196,7 +201,10 @@ class Gang:
         return ProgramStart(*parts, self._listener, self.silent)
 
     def _host_programs(
-        self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
+        self,
+        program: Program,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
     ) -> list[HostProgram]:
         """Returns each host's program, in the order of processes."""
         return [
@@ -205,7 +213,7 @@ class Gang:
                 environment,
                 log=str(self._run_dir / log_of(process)),
                 cwd=str(Path.cwd()),
-                grace_s=GRACE_S,
+                grace_s=program.failure_grace_s,
                 hosts=self._hosts(),
             )
             for process, (command, environment) in enumerate(

@@ -15,6 +15,6 @@ class HostProgram:
     """The file of its output, on the host."""
     cwd: str
     grace_s: float
-    """Time between SIGTERM and SIGKILL for what the program leaves behind, in seconds."""
+    """Seconds between SIGTERM and SIGKILL once its agent lets go of it, or is gone."""
     hosts: Sequence[str]
     """The addresses of all hosts, which the program reaches without a proxy."""

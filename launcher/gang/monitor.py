@@ -9,7 +9,7 @@ from launcher.requests.inbox import Received
 from trainer.contract.protocol.exit_codes import ProgramExit
 
 GRACE_S = 2.0
-"""Seconds that a program has to end after another one failed."""
+"""Seconds that a program has to end after a stop request, where nothing else is known."""
 HANG_GRACE_S = 0.5
 """The same after a hang: most programs are stuck where they cannot react."""
 ENDING_TIMEOUT_S = 20.0
@@ -20,8 +20,6 @@ class GangMonitor:
 
     grace_s = GRACE_S
     """Seconds that the program has to save and end after a stop request."""
-    failure_grace_s: float | None = None
-    """Seconds that the program has to end after it failed on another host; None for GRACE_S."""
 
     def should_stop(self) -> bool:
         """Returns whether all hosts should begin an orderly stop now."""
@@ -64,16 +62,16 @@ class Stop:
         if self._immediately:
             return
         if not all(ended.in_order for ended in exits.values()):
-            self.immediately(self._monitor.failure_grace_s)
+            self.immediately()
         elif not self._in_order and (self._monitor.should_stop() or _is_stopping(exits)):
             self._in_order = True
             grace_s = self._monitor.grace_s
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
-    def immediately(self, grace_s: float | None) -> None:
+    def immediately(self, grace_s: float | None = None) -> None:
         """Stops the programs without time to save.
 
-        They have `grace_s` to end; None for GRACE_S.
+        They have `grace_s` to end; None for their own, see `HostProgram`.
         """
         self._immediately = True
         self._stop(grace_s, ENDING_TIMEOUT_S)

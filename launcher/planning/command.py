@@ -10,6 +10,8 @@ from trainer.contract.config.command import CommandJob
 from trainer.contract.planning.plan import BasePlan, World
 from trainer.contract.protocol.environment import PLUGIN_DIR, XLA_FLAGS
 
+FAILURE_GRACE_S = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLaunch(LaunchSpec):
@@ -32,6 +34,10 @@ class CommandLaunch(LaunchSpec):
     @property
     def grace_s(self) -> float:
         return self.job.grace_s
+
+    @property
+    def failure_grace_s(self) -> float:
+        return FAILURE_GRACE_S
 
     def environment(self, process: int) -> dict[str, str]:
         """Returns the variables of one process, including the job's own.

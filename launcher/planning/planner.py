@@ -37,7 +37,7 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
-FAILURE_GRACE_S = 0.5
+FAILURE_GRACE_S = 0.3
 """Most trainers are stuck then, in a step that lacks a process, and cannot react. What they were
 saving cannot be committed without it."""
 
@@ -96,7 +96,6 @@ class TrainingLaunch(LaunchSpec):
 
     @property
     def failure_grace_s(self) -> float:
-        """Seconds that the trainer may take to end after it failed on another host."""
         return FAILURE_GRACE_S
 
     @property

@@ -131,12 +131,12 @@ class LaunchSpec(AttemptInfo, ABC):
         """Seconds that the program may take to save and end after a stop request."""
 
     @property
-    def failure_grace_s(self) -> float | None:
+    @abstractmethod
+    def failure_grace_s(self) -> float:
         """Seconds that the program may take to end after it failed on another host.
 
-        None for as long as any program.
+        It has as long when the agent of its host is gone.
         """
-        return None
 
     @property
     def corpus_sha256(self) -> str | None:

@@ -32,6 +32,8 @@ class Script:
         self._code, self._check, self._standby = code, check, standby
         self.environment_of_all: dict[str, str] = {}
 
+    failure_grace_s = 2.0
+
     def standby_command(self, process: int, *, check: bool) -> list[str] | None:
         before = self._check if check else self._standby
         code = f"{SAY}{before}{START}if start:\n exec({self._code!r})"

@@ -35,6 +35,8 @@ class Stub:
     def __init__(self, processes: int, steps: int = 2, step_s: float = 0.1) -> None:
         self._processes, self._words = processes, [str(steps), str(step_s)]
 
+    failure_grace_s = 2.0
+
     def standby_command(self, process: int, *, check: bool) -> None:
         del process
 
