@@ -91,6 +91,8 @@ class Limits:
     """The shortest learned deadline of an idle host, as a share of that of a busy one."""
     idle_factor: float = 3.0
     """`factor` of an idle host. It does not compute slowly: what it waits for does not come."""
+    never_idle_factor: float = 2.0
+    """The same of a host that was busy in all its earlier steps."""
 
     @classmethod
     def of(cls, deadlines: Deadlines) -> "Limits":
@@ -252,12 +254,16 @@ class _Host:
         self.is_idle = False
         """Whether it did nothing in the time before its last heartbeat."""
         self._was_idle: bool | None = None
-        """The same of any heartbeat since its last progress; None without one."""
+        """Whether any heartbeat since its last progress says so; None where none says anything."""
         self.last_event_s = self.moved_s = now_s
         names = limits.learned_floor_s
         self._times_s = {name: deque[float](maxlen=RECENT) for name in names}
         self._idle_times_s = {name: deque[float](maxlen=RECENT) for name in names}
-        """Times without progress, of which no heartbeat says that it was busy throughout."""
+        """Times without progress in which it was idle."""
+        self._busy_times = dict.fromkeys(names, 0)
+        """Number of times without progress in which it was busy."""
+        self._unsorted = deque[tuple[str, float]](maxlen=RECENT)
+        """Phases and times without progress since the last heartbeat: the next one sorts them."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -270,8 +276,11 @@ class _Host:
         before = (self._timed, self.step)
         match event:
             case HeartbeatEvent():
-                self.beats, self.is_idle = True, _is_idle(event)
-                self._was_idle = self._was_idle or self.is_idle
+                was_idle = _was_idle(event)
+                self.beats, self.is_idle = True, bool(was_idle)
+                if was_idle is not None:
+                    self._was_idle = self._was_idle or was_idle
+                    self._sort_times(was_idle)
                 self._be(event.phase, event.step)
             case PhaseEvent(edge="begin"):
                 self._be(event.name, None)
@@ -299,7 +308,10 @@ class _Host:
         if is_idle:
             floor_s, factor = floor_s * limits.idle_floor, limits.idle_factor
             idle_times_s = self._idle_times_s[self._timed]
-            times_s = idle_times_s if len(idle_times_s) >= ENOUGH else times_s
+            if len(idle_times_s) >= ENOUGH:
+                times_s = idle_times_s
+            elif self._busy_times[self._timed] >= ENOUGH:
+                factor = limits.never_idle_factor
         return max(floor_s, factor * _quantile(times_s))
 
     @property
@@ -313,10 +325,21 @@ class _Host:
         return "train" if self.in_loop and self.phase == "data" else self.phase
 
     def _learn(self, phase: str, took_s: float) -> None:
-        if phase in self._times_s:
-            self._times_s[phase].append(took_s)
-            if self._was_idle is not False:
+        if phase not in self._times_s:
+            return
+        self._times_s[phase].append(took_s)
+        self._unsorted.append((phase, took_s))
+        if self._was_idle is not None:
+            self._sort_times(self._was_idle)
+
+    def _sort_times(self, was_idle: bool) -> None:
+        """Takes the times since the last heartbeat as those of an idle or of a busy host."""
+        for phase, took_s in self._unsorted:
+            if was_idle:
                 self._idle_times_s[phase].append(took_s)
+            else:
+                self._busy_times[phase] += 1
+        self._unsorted.clear()
 
     def _be(self, phase: str | None, step: int | None) -> None:
         """Sets phase and step, if known."""
@@ -327,11 +350,16 @@ class _Host:
             self.step = max(self.step, step)
 
 
-def _is_idle(event: HeartbeatEvent) -> bool:
-    """Returns whether a program slept although it could have had a processor."""
+def _was_idle(event: HeartbeatEvent) -> bool | None:
+    """Returns whether a program slept although it could have had a processor.
+
+    None if it lacked a processor, and where the heartbeat says nothing of it.
+    """
     if event.busy_share is None or event.cpu_probe_s is None:
+        return None
+    if event.busy_share >= IDLE_SHARE:
         return False
-    return event.busy_share < IDLE_SHARE and event.cpu_probe_s < IDLE_PROBE_S
+    return True if event.cpu_probe_s < IDLE_PROBE_S else None
 
 
 def _quantile(times_s: Collection[float], share: float = 0.95) -> float:

@@ -7,6 +7,8 @@ import pytest
 from tests.support.watched_gang import IDLE, LIMITS, LONGEST_S, POLL_INTERVAL_S, Gang, who
 from trainer.contract.protocol.events import HeartbeatEvent
 
+BUSY = {**IDLE, "busy_share": 0.9}
+
 
 def test_a_gang_that_makes_steps_does_not_hang() -> None:
     Gang(3).train(steps=100, step_s=4.0)
@@ -91,6 +93,31 @@ def test_long_steps_give_an_idle_host_more_time_if_it_was_idle(
     gang.train(steps=3, step_s=3.0)
     gang.busy[0] = IDLE
     gang.train(steps=7, step_s=1.0, after=3)
+    hang = gang.wait(60)
+    assert hang and hang.deadline_s == pytest.approx(deadline_s)
+
+
+def test_a_host_that_was_never_idle_has_twice_its_usual_step() -> None:
+    gang = Gang(1)
+    gang.busy[0] = BUSY
+    gang.train(step_s=3.0)
+    gang.busy[0] = IDLE
+    hang = gang.wait(60)
+    assert hang and hang.deadline_s == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(("use", "deadline_s"), [(BUSY, 4.0), (IDLE, 5.7)], ids=["busy", "idle"])
+def test_a_heartbeat_says_whether_the_steps_before_it_were_idle(
+    use: dict[str, float], deadline_s: float
+) -> None:
+    gang = Gang(1)
+    gang.begin("train")
+    for number in (1, 2, 3):
+        gang.now += 1.9
+        gang.step(number)
+    gang.busy[0] = use
+    gang.beat()
+    gang.busy[0] = IDLE
     hang = gang.wait(60)
     assert hang and hang.deadline_s == pytest.approx(deadline_s)
 
