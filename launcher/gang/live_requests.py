@@ -48,7 +48,7 @@ class Task(ABC):
 
 
 class LiveRequests:
-    """The requests to a gang whose programs run. `poll` is called about twice a second."""
+    """The requests to a gang whose programs run. `poll` is called a few times a second."""
 
     def __init__(self, agents: Sequence[Any]) -> None:
         self._agents = agents

@@ -10,7 +10,7 @@ from trainer.contract.protocol.exit_codes import ProgramExit
 
 GRACE_S = 2.0
 """Seconds that a program has to end after a stop request, where nothing else is known."""
-HANG_GRACE_S = 0.5
+HANG_GRACE_S = 0.3
 """The same after a hang: most programs are stuck where they cannot react."""
 ENDING_TIMEOUT_S = 20.0
 
@@ -33,7 +33,7 @@ class GangMonitor:
         return False
 
     def hang(self) -> Hang | None:
-        """Returns a hang once the program makes no more progress; called about twice a second."""
+        """Returns a hang once the program makes no more progress; called a few times a second."""
         return None
 
     def new_requests(self) -> list[Received]:

@@ -17,7 +17,7 @@ from launcher.providers.ray.client import answered
 
 POLL_S = 1.0
 """Seconds for which an agent waits for output before it answers a poll."""
-CHECK_INTERVAL_S = 0.5
+CHECK_INTERVAL_S = 0.25
 """Seconds between two checks for lost hosts, stop requests and hangs."""
 
 

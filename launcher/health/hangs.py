@@ -91,7 +91,7 @@ class Limits:
     """The shortest learned deadline of an idle host, as a share of that of a busy one."""
     idle_factor: float = 3.0
     """`factor` of an idle host. It does not compute slowly: what it waits for does not come."""
-    never_idle_factor: float = 2.0
+    never_idle_factor: float = 1.5
     """The same of a host that was busy in all its earlier steps."""
 
     @classmethod
@@ -172,7 +172,7 @@ class HangDetector:
         self._paces.on_end(process)
 
     def poll(self, now: float) -> Hang | None:
-        """Returns a hang, or None when the gang does not hang; call it about twice a second."""
+        """Returns a hang, or None when the gang does not hang; call it a few times a second."""
         self._tick(now)
         if self._suspended:
             return self._suspension()

@@ -97,13 +97,13 @@ def test_long_steps_give_an_idle_host_more_time_if_it_was_idle(
     assert hang and hang.deadline_s == pytest.approx(deadline_s)
 
 
-def test_a_host_that_was_never_idle_has_twice_its_usual_step() -> None:
+def test_a_host_that_was_never_idle_has_half_a_step_more() -> None:
     gang = Gang(1)
     gang.busy[0] = BUSY
     gang.train(step_s=3.0)
     gang.busy[0] = IDLE
     hang = gang.wait(60)
-    assert hang and hang.deadline_s == pytest.approx(6.0)
+    assert hang and hang.deadline_s == pytest.approx(4.5)
 
 
 @pytest.mark.parametrize(("use", "deadline_s"), [(BUSY, 4.0), (IDLE, 5.7)], ids=["busy", "idle"])
