@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from trainer.contract.config.job import Job
-from trainer.contract.planning import mesh_layout, sharding_rules
+from trainer.contract.planning import mesh_layout, pipeline
 from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import batch_shardings
@@ -21,14 +21,13 @@ from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.distributed import stop_vote
 from trainer.model import AnyNetwork, Network, Params, network_of
-from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
 from trainer.step import compiler_options, local_sums, optimizer
+from trainer.step.bookkeeping import of_all_devices
 from trainer.step.distillation import Teacher
-from trainer.step.dpo import pair_sums
 from trainer.step.expert_biases import balanced, no_load
-from trainer.step.loss import loss_and_load
+from trainer.step.micro_batch import micro_batch_loss, row_keys_of
 from trainer.step.stage_sums import stage_sums
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
 from trainer.step.update import HOST, chosen, updated, updated_from_host
@@ -51,6 +50,8 @@ class TrainProgram:
     fsdp_rows: int
     sums_locally: bool
     """Whether each device computes the gradients of its own rows: see local_sums.py."""
+    alternates: bool
+    """Whether stages run forward and backward passes in turn (1F1B)."""
     teacher: Teacher | None
 
     @classmethod
@@ -64,9 +65,9 @@ class TrainProgram:
         placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
-        locally = sums_locally(job, plan)
+        locally, alternates = sums_locally(job, plan), pipeline.alternates(plan)
         teacher = Teacher.of(job, plan, mesh)
-        return cls(job, mesh, network, rule, placed, kept_as, rows, locally, teacher)
+        return cls(job, mesh, network, rule, placed, kept_as, rows, locally, alternates, teacher)
 
     @property
     def is_pipelined(self) -> bool:
@@ -237,7 +238,7 @@ class TrainProgram:
         # whose collectives they could overtake: see the model's parameters.py.
         never = (grad_norm < -1).astype(requests.dtype)
         with jax.named_scope("bookkeeping"):
-            examples, request = self._of_all_devices(batch.examples, requests + never)
+            examples, request = of_all_devices(self.mesh, batch.examples, requests + never)
         of_pairs = (counts.margin, counts.correct)
         rewards = [total if total is None else total / tokens for total in of_pairs]
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request, *rewards)
@@ -273,7 +274,7 @@ class TrainProgram:
 
     def _sums(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         """Returns loss, counts and gradients, summed over the global batch's targets or pairs."""
-        if self.is_pipelined and self.job.mesh.pipeline_schedule == "1f1b":
+        if self.alternates:
             return self._sums_of_stages(state, batch)
         if not self.sums_locally:
             return self._sums_of_rows(state, batch)
@@ -315,37 +316,11 @@ class TrainProgram:
 
     def _sums_of_stages(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         assert isinstance(self.network, Network), "a custom model has no stages"
-        keys = _row_keys(self.network, state.step, batch)
+        keys = row_keys_of(self.network, state.step, batch)
         frozen = state.frozen_params or {}
         found = stage_sums(self.network, state.params, frozen, batch, keys, self._placed)
         counts = Counts(jnp.sum(batch.weights), load=found.counts)
         return (found.loss, counts), found.gradients
-
-    def _of_all_devices(
-        self, examples: jax.Array, requests: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Combines the digests of examples (M, B) and the stop requests in one collective.
-
-        Returns the digest of all example numbers and the largest stop request.
-        """
-        axes = self.mesh.axis_names
-        kinds = jnp.arange(len(stop_vote.StopRequest))
-
-        def total(examples: jax.Array, requests: jax.Array) -> jax.Array:
-            # Devices along the other axes have the same rows: one of them counts.
-            others = [axis for axis in axes if axis not in sharding_rules.BATCH_AXES]
-            counts = sum(jax.lax.axis_index(axis) for axis in others) == 0
-            own = jnp.where(counts, digest(examples), 0)
-            votes = jnp.sum(requests[:, None] == kinds, axis=0, dtype=own.dtype)
-            return jax.lax.psum(jnp.append(own, votes), axes)
-
-        specs = (
-            batch_shardings(self.mesh).examples.spec,
-            stop_vote.sharding(self.mesh).spec,
-        )
-        sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
-        digest_of_all, *votes = sums(examples, requests)
-        return digest_of_all, jnp.max(jnp.where(jnp.stack(votes) > 0, kinds, 0))
 
     def _norm(self, grads: Params) -> jax.Array:
         """Returns the norm of all gradients together."""
@@ -366,45 +341,3 @@ def _parted(
     """Splits leaves into those that are trained and the rest, which is None when it is empty."""
     base = {name: leaf for name, leaf in leaves.items() if name in kept_as}
     return {n: leaf for n, leaf in leaves.items() if n not in kept_as}, base or None
-
-
-def micro_batch_loss(
-    network: AnyNetwork,
-    params: Params,
-    micro: Batch,
-    step: jax.Array,
-    teacher: Teacher | None = None,
-    teacher_weights: Params | None = None,
-) -> tuple[jax.Array, Counts]:
-    """Returns the loss of a micro-batch (B, S), summed over targets or pairs in nats, and counts.
-
-    Micro-batches (M, B, S) pass through the stages of a pipeline.
-    `step` is the number of updates done, which seeds the dropout of the next one.
-    """
-    if network.job.dpo:
-        loss, *counts = pair_sums(network, params, micro, network.job.dpo.beta)
-        return loss, Counts(*counts)
-    keys = _row_keys(network, step, micro)
-    theirs = None
-    if teacher and teacher_weights:
-        theirs, params = teacher.run_before(params, teacher_weights, micro)
-    z_loss = network.job.optimizer.z_loss
-    loss, load = loss_and_load(network.bind(params), micro, keys, z_loss, theirs)
-    return loss, Counts(jnp.sum(micro.weights), load=load)
-
-
-def _row_keys(network: AnyNetwork, step: jax.Array, batch: Batch) -> jax.Array | None:
-    """Returns one random key per row, or None for a network without random numbers."""
-    return row_keys(network.job.seed, step, batch.examples) if network.is_random else None
-
-
-def digest(examples: jax.Array) -> jax.Array:
-    """Returns the sum modulo 2^32 of a hash of each number, a uint32 scalar.
-
-    The hash is the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher). That maps 0 to
-    0, so 2^32 divided by the golden ratio is added first.
-    """
-    mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)

@@ -24,7 +24,7 @@ from trainer.contract.config.data import Data
 from trainer.contract.records.metrics_file import curve
 from trainer.data import mixture, pipeline
 from trainer.data.documents import zstd
-from trainer.step.train_step import digest
+from trainer.step.bookkeeping import digest
 
 SIZE = 300
 STEPS = 4

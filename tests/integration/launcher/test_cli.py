@@ -126,6 +126,13 @@ def test_the_plan_says_how_fast_a_real_accelerator_can_be_at_best(folder: Path) 
     assert bounds["step_s"] == max(bounds["compute_s"], bounds["hbm_s"], bounds["link_s"])
 
 
+def test_the_plan_says_how_stages_take_micro_batches(folder: Path) -> None:
+    stages = ["mesh.pipeline=2", "mesh.pipeline_schedule=1f1b", "model.remat=full"]
+    batch = ["data.global_batch=64", "data.grad_accum_steps=4"]
+    plan = launch(folder, "plan", "-c", "tpu-v4-32", "job.yaml", *stages, *batch)
+    assert "2 at a time in 4 micro-batches through 2 stages by 1f1b, which are" in plan.stdout
+
+
 def test_of_simulated_devices_the_plan_says_nothing_of_the_kind(folder: Path) -> None:
     words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml"]
     assert "at best" not in launch(folder, *words).stdout

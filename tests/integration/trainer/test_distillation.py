@@ -27,7 +27,7 @@ from trainer.contract.records.teacher import teacher_model
 from trainer.data.packing import Batch
 from trainer.model import Params
 from trainer.step import loss
-from trainer.step.train_step import micro_batch_loss
+from trainer.step.micro_batch import micro_batch_loss
 from trainer.tools.step_examples import explain
 
 STEPS = 20

@@ -17,7 +17,7 @@ from tests.support.sampling import sampled
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.metrics_file import curve
 from trainer.data import pipeline, token_cache
-from trainer.step.train_step import digest
+from trainer.step.bookkeeping import digest
 
 SAVED, STEPS = 6, 12
 OTHERS = {

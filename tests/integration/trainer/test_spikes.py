@@ -27,7 +27,7 @@ from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.records import checkpoint_metadata, exclusions
 from trainer.contract.records.exclusions import EXCLUDED
 from trainer.contract.records.metrics_file import curve
-from trainer.step.train_step import digest
+from trainer.step.bookkeeping import digest
 
 HOSTS = world_of(2, 1)
 

@@ -11,7 +11,7 @@ from tests.support.jobs import job_of
 from trainer.distributed import stop_vote
 from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.step import compiler_options, optimizer
-from trainer.step.train_step import digest
+from trainer.step.bookkeeping import digest
 
 
 def test_option_unknown_to_compiler_is_omitted_and_reported():

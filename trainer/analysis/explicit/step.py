@@ -21,7 +21,7 @@ from trainer.contract.protocol.reports import ShardingReport
 from trainer.data.packing import Batch
 from trainer.model import network_of
 from trainer.step.distillation import Teacher
-from trainer.step.train_step import micro_batch_loss
+from trainer.step.micro_batch import micro_batch_loss
 
 
 def check(
