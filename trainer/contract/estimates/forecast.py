@@ -26,7 +26,7 @@ MATRIX_PRODUCTS, ATTENTION, OTHER_FUSIONS = "matrix products", "attention", "oth
 HOST, HOST_COPIES = "host", "waits for host memory"
 COLLECTIVES = "collectives over {}"
 """Name of a part by mesh axis: the time in which nothing else runs."""
-VALIDATED = ("v5e", "v5p", "v6e")
+VALIDATED = ("v5e", "v5p", "v6e", "v7x")
 """Generations whose forecasts are compared with published measurements."""
 HOST_S = 0.003
 """Seconds of the host per step: measured with 48 scanned layers on CPU devices. It works while the
