@@ -48,14 +48,14 @@ MOVES = (
 """Opcodes that read and write memory. All others are free."""
 FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone")
 """Custom calls that do no work."""
-PRODUCT_CYCLES = {"v6e": 0.85, "v7x": 0.87}
+PRODUCT_CYCLES = {"v6e": 0.85, "v7x": 0.85}
 """Cycles of products relative to the compiler's estimate, by generation; 1 for all others.
 
 libtpu 0.0.42 estimates the product of two 8,192 x 8,192 matrices at 70 % of the peak of a v6e, and
-at 90 % of that of a v5p. Less what they need not recompute, MaxText's measurements of Llama 3.1 70B
-on v6e-128 and 8B on v6e-256 give 0.81 and 0.88, and that of Llama 2 70B on v5p-1024 gives 0.96
-(rows of docs/published that set constants). Those of 70B on v7x-128 and 405B on v7x-512 give 0.87
-and 0.73; with less than 0.85, large products would exceed the peak of a v7x.
+at 90 % of that of a v5p. Less what they need not recompute, MaxText's measurements of Llama 3.1 8B
+on v6e-256 and 70B on v6e-128 together give 0.84, and the share of attention in kernels.py. With
+that share, those of 70B on v7x-128 and 405B on v7x-512 give 0.93 and 0.76; with less than 0.85,
+large products would exceed the peak of a v7x. All are rows of docs/published that set constants.
 """
 
 
