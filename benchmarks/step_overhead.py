@@ -27,6 +27,7 @@ class Worker:
 
     launch: Any
     options: argparse.Namespace
+    failure_grace_s: float = 2.0
 
     def standby_command(self, process: int, *, check: bool) -> None:
         return None
