@@ -114,7 +114,7 @@ def change(module):
     from jax.sharding import PartitionSpec
     import trainer.data.loader as loader
     training, sums = loader.BatchLoader.training, module.TrainProgram._sums
-    of_all_devices = module.TrainProgram._of_all_devices
+    of_all_devices = module.of_all_devices
 
     def sabotaged_training(self, first_step):
         for step, batch in enumerate(training(self, first_step), first_step):
@@ -156,8 +156,8 @@ def change(module):
 
     loader.BatchLoader.training = sabotaged_training
     module.TrainProgram._sums = sabotaged_sums
-    module.TrainProgram._of_all_devices = lambda self, examples, requests: of_all_devices(
-        self, examples % NUMBERS, requests
+    module.of_all_devices = lambda mesh, examples, requests: of_all_devices(
+        mesh, examples % NUMBERS, requests
     )
 
 def fault(step, device):

@@ -18,6 +18,7 @@ from trainer.contract.records import replay_file
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.integrity.replay import Recorder
+from trainer.step import train_step
 from trainer.step.train_step import TrainProgram
 
 STEPS = 2 * EVERY
@@ -56,7 +57,7 @@ def flips(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for owner, name in (
         (BatchLoader, "training"),
         (TrainProgram, "_sums"),
-        (TrainProgram, "_of_all_devices"),
+        (train_step, "of_all_devices"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     install_flips()
