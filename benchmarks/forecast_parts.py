@@ -2,11 +2,10 @@
 
     uv run --extra tpu python benchmarks/forecast_parts.py [NAME ...]
 
-Prints the table of docs/explanation/plan-figures.md, a row as soon as its step is compiled, which
-takes one to five minutes on two cores. All jobs recompute whole layers. The parts are added up as
-they are in the columns, and compared with the time at which the schedule of the devices ends, to
-which the host adds what it does beyond. Exits with 1 when the two differ by more than ROUNDING, or
-a step is not compiled.
+Prints a table, a row as soon as its step is compiled, which takes one to five minutes on two
+cores. All jobs recompute whole layers. The parts are added up as they are in the columns, and
+compared with the time at which the schedule of the devices ends, to which the host adds what it
+does beyond. Exits with 1 when the two differ by more than ROUNDING, or a step is not compiled.
 """
 
 import json

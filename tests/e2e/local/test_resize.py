@@ -138,7 +138,7 @@ def test_every_example_of_an_epoch_is_seen_once_across_two_resizes(place: Place)
 
 
 def _digest(examples: range) -> int:
-    """As trainer/step/bookkeeping.py computes it on the devices."""
+    """Returns the digest of examples, as trainer/step/bookkeeping.py does on the devices."""
     total = 0
     for example in examples:
         mixed = (example + 0x9E3779B9) % 2**32
