@@ -254,7 +254,8 @@ def _connect(job: Job, plan: Plan, environment: Environment, events: Events) -> 
     initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     initialize.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
-    events.emit(InitializedEvent(processes=jax.process_count(), devices=jax.device_count()))
+    processes, count = jax.process_count(), jax.device_count()
+    events.emit(InitializedEvent(processes=processes, hosts=plan.world.hosts, devices=count))
     return devices
 
 

@@ -169,7 +169,7 @@ def _ancestor(folder: AnyPath, about: CheckpointMetadata, record: RunRecord | No
         code_sha256=about.code,
         versions=about.versions,
         attempt=about.attempt,
-        hosts=about.world.processes,
+        hosts=about.world.hosts,
         devices_per_host=about.world.devices_per_host,
         accelerator=about.world.accelerator,
         mesh=about.mesh,
@@ -204,7 +204,7 @@ def _attempts(record: RunRecord, step: int) -> Iterator[AttemptFacts]:
                 first_step=min(steps),
                 last_step=max(steps),
                 accelerator=plan.world.accelerator,
-                hosts=plan.world.processes,
+                hosts=plan.world.hosts,
                 devices_per_host=plan.world.devices_per_host,
                 mesh=plan.mesh,
             )

@@ -15,7 +15,7 @@ from launcher.cluster.provider_section import Port, Seconds, Text
 from launcher.cluster.slurm import Slurm
 from launcher.cluster.ssh import Ssh
 from trainer.contract.config.base import NonNegative, Positive, Section
-from trainer.contract.config.errors import KeyedError, found, suggest
+from trainer.contract.config.errors import KeyedError, Problems, found, suggest
 from trainer.contract.config.loader import ConfigError, Loaded, load
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.accelerators import Accelerator
@@ -75,6 +75,12 @@ class Cluster(Section):
         default=None,
         description="Number of devices of one host. By default, it follows from `accelerator`.",
     )
+    processes_per_host: Positive = Field(
+        default=1,
+        description="Number of processes on each host, among which its devices are divided "
+        "evenly. Only for GPUs, and for cpu, which simulates them. With as many processes as "
+        "devices, each process has one device.",
+    )
     spares: NonNegative = Field(
         default=0,
         description="Number of hosts beside those of the run that take the place of lost ones; the "
@@ -119,14 +125,25 @@ class Cluster(Section):
             _ = self.slice
         except ValueError as error:
             raise KeyedError(("hosts" if self.hosts else "devices_per_host", str(error))) from None
-        if self.hosts and self.hosts.min < self.hosts.max and self.slices.max > 1:
-            message = "a run on several slices loses whole slices. Use slices: {min, max}"
-            raise KeyedError(("hosts", message))
-        if self.spares and self.provider.rents_slices:
-            raise KeyedError(("spares", "must be 0 where slices are requested for each run"))
+        if problems := list(self._problems()):
+            raise KeyedError(*problems)
         whole = with_spares(self.world(simulated=False), self.spares)
-        self.provider.check_slices(self.slice, whole.slices, whole.processes)
+        self.provider.check_slices(self.slice, whole.slices, whole.hosts)
         return self
+
+    def _problems(self) -> Problems:
+        """Yields the keys whose values do not go together with those of other keys."""
+        if self.hosts and self.hosts.min < self.hosts.max and self.slices.max > 1:
+            yield "hosts", "a run on several slices loses whole slices. Use slices: {min, max}"
+        if self.spares and self.provider.rents_slices:
+            yield "spares", "must be 0 where slices are requested for each run"
+        count, devices = self.processes_per_host, self.slice.devices_per_host
+        if count > 1 and self.slice.platform == "tpu":
+            problem = f"expected 1, found {count}: one process has all TPU chips of a host"
+            yield "processes_per_host", problem
+        elif devices % count:
+            problem = f"expected a divisor of the {devices} devices of a host, found {count}"
+            yield "processes_per_host", problem
 
     @property
     def is_elsewhere(self) -> bool:
@@ -163,15 +180,30 @@ class Cluster(Section):
 
     def world(self, simulated: bool, simulate_hosts: int | None = None) -> World:
         """Returns an attempt's hosts and devices. A simulated accelerator keeps its platform."""
-        return _world(self.accelerator_for(simulate_hosts), self.slices.max, simulated)
+        return self._world(self.accelerator_for(simulate_hosts), self.slices.max, simulated)
 
     def smaller_worlds(self, simulated: bool) -> Iterator[World]:
         """Yields the worlds that an elastic cluster may shrink to, smallest first."""
         for slices in range(self.slices.min, self.slices.max):
-            yield _world(self.slice, slices, simulated)
+            yield self._world(self.slice, slices, simulated)
         for hosts in range(self.hosts.min, self.hosts.max) if self.hosts else ():
             with suppress(ValueError):  # no slice has that size
-                yield _world(accelerators.with_hosts(self.slice, hosts), self.slices.max, simulated)
+                yield self._world(
+                    accelerators.with_hosts(self.slice, hosts), self.slices.max, simulated
+                )
+
+    def _world(self, part: Accelerator, slices: int, simulated: bool) -> World:
+        return World(
+            accelerator=part.name,
+            platform=part.platform,
+            simulated=simulated,
+            slices=slices,
+            hosts_per_slice=part.hosts,
+            devices_per_host=part.devices_per_host,
+            processes_per_host=self.processes_per_host,
+            topology=part.topology,
+            host_bounds=part.host_bounds,
+        )
 
 
 def with_spares(world: World, spares: int) -> World:
@@ -182,19 +214,6 @@ def with_spares(world: World, spares: int) -> World:
     if world.platform == "tpu" or world.slices > 1:
         return world.model_copy(update={"slices": world.slices + spares})
     return world.model_copy(update={"hosts_per_slice": world.hosts_per_slice + spares})
-
-
-def _world(part: Accelerator, slices: int, simulated: bool) -> World:
-    return World(
-        accelerator=part.name,
-        platform=part.platform,
-        simulated=simulated,
-        slices=slices,
-        hosts_per_slice=part.hosts,
-        devices_per_host=part.devices_per_host,
-        topology=part.topology,
-        host_bounds=part.host_bounds,
-    )
 
 
 class ClusterRef(Section):

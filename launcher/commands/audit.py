@@ -20,7 +20,7 @@ from launcher.commands.audit_elsewhere import problem
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
-from launcher.core.formatting import pluralize
+from launcher.core.formatting import describe_hosts, pluralize
 from launcher.executors.resume_point import new_cluster_ref
 from launcher.runs.folder import launched_in
 from launcher.runs.run_record import RunRecord, read_record
@@ -185,8 +185,5 @@ def _other_changes(recorded: Recorded, replays: Replays) -> Iterator[str]:
 def _described(replays: Replays) -> str:
     plan = replays.plan
     axes = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items() if size > 1)
-    devices = pluralize(plan.world.devices_per_host, "device")
     micro = pluralize(plan.batch.grad_accum_steps, "micro-batch").replace("chs", "ches")
-    return (
-        f"{pluralize(plan.world.processes, 'host')} x {devices} ({axes or 'one device'}), {micro}"
-    )
+    return f"{describe_hosts(plan.world)} ({axes or 'one device'}), {micro}"

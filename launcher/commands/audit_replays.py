@@ -55,7 +55,7 @@ class Replays:
 
     @property
     def hosts(self) -> int:
-        return self.plan.world.processes
+        return self.plan.world.hosts
 
     @property
     def can_move(self) -> bool:

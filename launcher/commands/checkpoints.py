@@ -17,7 +17,7 @@ from rich.text import Text
 from launcher.commands.lineage import write_card
 from launcher.commands.trainer_tool import run_tool
 from launcher.core.errors import docs_link
-from launcher.core.formatting import format_bytes, format_seconds, pluralize
+from launcher.core.formatting import describe_hosts, format_bytes, format_seconds
 from launcher.host.reaper import die_with_parent
 from launcher.runs.checkpoints import Entry
 from trainer.contract.planning.sharding_rules import mesh_text
@@ -75,7 +75,7 @@ class CheckpointResult:
             attempt=about.attempt,
             loss=about.loss,
             eval_loss=about.eval_loss,
-            hosts=about.world.processes,
+            hosts=about.world.hosts,
             devices_per_host=about.world.devices_per_host,
             mesh=about.mesh,
         )
@@ -200,8 +200,7 @@ def _cells(entry: Entry) -> list[str]:
         format_seconds(max(0.0, time.time() - about.time)),
         f"{about.loss:.4f}",
         "" if about.eval_loss is None else f"{about.eval_loss:.4f}",
-        f"{pluralize(world.processes, 'host')} x {pluralize(world.devices_per_host, 'device')}, "
-        f"{mesh_text(about.mesh)}",
+        f"{describe_hosts(world)}, {mesh_text(about.mesh)}",
     ]
 
 

@@ -71,10 +71,10 @@ def keep_warm(name_or_path: str, simulate_hosts: int | None, *, as_json: bool) -
         raise InterruptError("interrupted; everything has ended") from None
     command = shlex.join(["launch", "down", name])
     if as_json:
-        hosts = world.processes
+        hosts = world.hosts
         print_json(UpResult(cluster=name, hosts=hosts, started=is_new, command=command))
         return
-    up = f"is up: {pluralize(world.processes, 'host')}. End it with `{command}`"
+    up = f"is up: {pluralize(world.hosts, 'host')}. End it with `{command}`"
     console.print(f"{name} {up if is_new else 'is up already'}")
 
 
@@ -85,7 +85,7 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
     if warm.find(name, shared):
         return False
     memory.refuse_if_too_large(world, state_bytes=0)
-    with console.status(f"starting {pluralize(world.processes, 'host')}"), ending_on_signals():
+    with console.status(f"starting {pluralize(world.hosts, 'host')}"), ending_on_signals():
         hosts = provider.start(world, settings)
         if provider.start_standby_pool(hosts, world, settings):
             waiting_agents.keep_waiting(hosts)

@@ -13,7 +13,7 @@ from rich.text import Text
 from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.commands.held_slices import print_held
 from launcher.core.errors import HostError, InterruptError, JobError
-from launcher.core.formatting import format_bytes, host_name, pluralize
+from launcher.core.formatting import format_bytes, pluralize
 from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.executors.registry import executor_for
@@ -23,6 +23,7 @@ from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.loader import Loaded
+from trainer.contract.protocol.process_names import host_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class InspectedHost(Seen):
     """A host of the cluster, and the result of its checks."""
 
     process: int
-    """Number of the process that a run starts on it, from 0."""
+    """Number of the host, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

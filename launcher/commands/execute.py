@@ -10,7 +10,6 @@ from pathlib import Path
 from launcher.commands.live_run import ask_run, require_host
 from launcher.core.errors import InterruptError
 from launcher.core.exit_codes import NO_CLUSTER
-from launcher.core.formatting import host_name
 from launcher.core.json_output import print_json_line
 from launcher.requests.messages import CommandEnded, CommandOutput, ExecRequest
 
@@ -41,7 +40,7 @@ def execute(folder: Path, host: int, command: Sequence[str], *, as_json: bool) -
     Raises RunFolderError when no program of the run is running or the host does not exist,
     HostError when the host does not answer, and InterruptError after Ctrl-C: the command is ended.
     """
-    require_host(folder, host)
+    name = require_host(folder, host)
     output = _JsonOutput() if as_json else _Output()
     exit_code = NO_CLUSTER
     try:
@@ -55,7 +54,7 @@ def execute(folder: Path, host: int, command: Sequence[str], *, as_json: bool) -
                     pass
     except KeyboardInterrupt:
         raise InterruptError(
-            f"interrupted: the command on {host_name(host)} is ended; {folder.name} continues"
+            f"interrupted: the command on {name} is ended; {folder.name} continues"
         ) from None
     output.end(ExecEnded(host=host, exit_code=exit_code))
     return exit_code

@@ -166,5 +166,5 @@ class StepFile:
 def _this_machine() -> tuple[Loaded[Cluster], ClusterRef]:
     """Returns one host of this machine, even if the cluster `local` has several."""
     cluster = find_cluster("local")
-    hosts = cluster.value.world(simulated=False).processes
+    hosts = cluster.value.world(simulated=False).hosts
     return cluster, ClusterRef(name="local", simulate_hosts=None if hosts == 1 else 1)

@@ -28,7 +28,7 @@ def keep_programs(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None
     """Prints the plan, and what was kept where. Raises UsageError when that is not possible."""
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
-    what = f"compiling for each process on {pluralize(launch.plan.world.processes, 'host')}"
+    what = f"compiling for each process on {pluralize(launch.plan.world.hosts, 'host')}"
     try:
         with ending_on_signals(), elapsed(Console(stderr=True), what):
             kept = keep(launch)

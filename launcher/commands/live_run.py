@@ -11,6 +11,7 @@ from launcher.requests.client import ask
 from launcher.requests.messages import Answer, Request
 from launcher.runs.folder import RunFolderError, is_alive, run_word
 from launcher.runs.status import RunStatus, describe, read_status
+from trainer.contract.protocol.process_names import process_name, process_noun
 
 
 def ask_run(folder: Path, request: Request) -> Generator[Answer]:
@@ -35,9 +36,16 @@ def require_programs(folder: Path) -> RunStatus:
     return found
 
 
-def require_host(folder: Path, host: int) -> None:
-    """Raises RunFolderError when a live run has no host of this number."""
+def require_host(folder: Path, host: int) -> str:
+    """Returns the name of a host of a live run, given by its number.
+
+    Where hosts have several processes, it is the number of a process. Raises RunFolderError when
+    there is none of this number.
+    """
     world = read_world(require_programs(folder))
+    per_host = world.processes_per_host if world else 1
     if world and host >= world.processes:
-        hosts = f"{pluralize(world.processes, 'host')}, 0 to {world.processes - 1}"
-        raise RunFolderError(f"{folder.name} has no host {host}: it has {hosts}")
+        noun = process_noun(per_host)
+        known = f"{pluralize(world.processes, noun)}, 0 to {world.processes - 1}"
+        raise RunFolderError(f"{folder.name} has no {noun} {host}: it has {known}")
+    return process_name(host, per_host)

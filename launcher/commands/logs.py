@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from launcher.core.formatting import plural
 from launcher.core.json_output import print_json_line
 from launcher.core.printable import coloured
 from launcher.executors.follow import detached
@@ -22,7 +23,7 @@ class LogLine:
     """A line that a host's program has printed."""
 
     host: int
-    """Number of the host, from 0."""
+    """Number of the host, from 0; of the process where hosts have several."""
     line: str
 
 
@@ -36,8 +37,11 @@ def show_logs(
     logs = HostLogs(folder, FOLLOWED_TAIL if follow and tail is None else tail, host)
     if host is not None and host not in logs.hosts and not (follow and is_alive(folder)):
         known = ", ".join(map(str, logs.hosts)) or "none"
-        raise RunFolderError(f"{folder}: there is no log of host {host}. Hosts with a log: {known}")
-    print_line = _printer(alone=host is not None, as_json=as_json)
+        all_of_them = plural(logs.noun).capitalize()
+        raise RunFolderError(
+            f"{folder}: there is no log of {logs.noun} {host}. {all_of_them} with a log: {known}"
+        )
+    print_line = _printer(logs, alone=host is not None, as_json=as_json)
     try:
         _copy(logs, folder, print_line, follow)
     except KeyboardInterrupt:
@@ -59,7 +63,7 @@ def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
             time.sleep(POLL_INTERVAL_S)
 
 
-def _printer(*, alone: bool, as_json: bool) -> OnLine:
+def _printer(logs: HostLogs, *, alone: bool, as_json: bool) -> OnLine:
     """Returns a function that prints a line: as JSON, alone, or after the name of its host."""
     if as_json:
         return lambda host, line: print_json_line(LogLine(host, line))
@@ -69,7 +73,8 @@ def _printer(*, alone: bool, as_json: bool) -> OnLine:
 
     def print_line(host: int, line: str) -> None:
         if host not in prefixes:
-            prefixes[host] = _rendered(console, Text(f"host {host} ", style=host_color(host)))
+            prefix = Text(f"{logs.noun} {host} ", style=host_color(host))
+            prefixes[host] = _rendered(console, prefix)
         print(prefixes[host] + coloured(line))
 
     return print_line

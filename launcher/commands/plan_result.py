@@ -212,7 +212,7 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
 def _process(spec: LaunchSpec, process: int) -> PlannedProcess:
     return PlannedProcess(
         process=process,
-        host=process,
+        host=spec.plan.world.host_of(process),
         command=spec.command(process),
         environment=environment(spec, process),
     )

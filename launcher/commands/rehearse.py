@@ -86,6 +86,7 @@ def rehearsal_result(launch: LaunchSpec, options: RehearseOptions) -> RehearsalR
     """Returns the figures of rehearsals. Raises UsageError, see `rehearse_run`."""
     if not isinstance(launch, TrainingLaunch):
         raise UsageError("rehearse: the steps and saves of a job with `command` are not known")
+    launch = _with_one_process_per_host(launch)
     timings, notes = _timings(launch, options)
     scenario = Scenario.of(launch, timings, options.days * DAY_S)
     found = _figures(scenario, options, options.draws)
@@ -97,7 +98,7 @@ def rehearsal_result(launch: LaunchSpec, options: RehearseOptions) -> RehearsalR
         )
     return RehearsalResult(
         job=launch.job.name,
-        hosts=launch.plan.world.processes,
+        hosts=launch.plan.world.hosts,
         spares=launch.cluster.spares,
         days=options.days,
         draws=options.draws,
@@ -107,6 +108,16 @@ def rehearsal_result(launch: LaunchSpec, options: RehearseOptions) -> RehearsalR
         figures=found,
         tuned=tuned,
         notes=[*notes, *_left_out(launch.job)],
+    )
+
+
+def _with_one_process_per_host(launch: TrainingLaunch) -> TrainingLaunch:
+    """Returns a launch on the same hosts: they fail as a whole, whatever runs on them."""
+    world = launch.plan.world.model_copy(update={"processes_per_host": 1})
+    return replace(
+        launch,
+        plan=launch.plan.model_copy(update={"world": world}),
+        cluster=launch.cluster.model_copy(update={"processes_per_host": 1}),
     )
 
 

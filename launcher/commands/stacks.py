@@ -8,11 +8,13 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.commands.live_run import ask_run
+from launcher.commands.status import read_world
 from launcher.core.printable import plain
 from launcher.diagnosis.stacks import StackGroup, group_stacks, title
 from launcher.health.stacks import StackFrame
 from launcher.requests.messages import ProcessStacks, StacksRequest
 from launcher.runs import live
+from launcher.runs.status import read_status
 
 MOST_FRAMES = 10
 
@@ -23,6 +25,7 @@ class Stacks:
 
     run: str
     processes: int
+    processes_per_host: int
     groups: list[StackGroup]
 
     def result(self) -> "StacksResult":
@@ -65,14 +68,16 @@ def collect(folder: Path) -> Stacks:
     """Asks a live run for the stacks of all its processes. Raises what `ask_run` raises."""
     answers = ask_run(folder, StacksRequest())
     texts = {a.process: a.text for a in answers if isinstance(a, ProcessStacks)}
-    return Stacks(folder.name, len(texts), group_stacks(texts, live.read(folder).phases))
+    world = read_world(read_status(folder))
+    groups = group_stacks(texts, live.read(folder).phases)
+    return Stacks(folder.name, len(texts), world.processes_per_host if world else 1, groups)
 
 
 def show(found: Stacks, *, full: bool) -> None:
     """Prints each group of processes with their main thread, or with all threads of one."""
     console = Console()
     for group in found.groups:
-        heading = title(group, found.processes)
+        heading = title(group, found.processes, found.processes_per_host)
         console.print(Text(plain(heading), style="bold"), soft_wrap=True)
         lines = group.text.splitlines() if full else _frames(group)
         for line in lines or group.text.splitlines():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.core.files import read_object
-from launcher.core.formatting import pluralize
+from launcher.core.formatting import describe_hosts, pluralize
 from launcher.core.printable import plain
 from launcher.core.states import RunState
 from launcher.queue.folder import Place, place_of
@@ -50,8 +50,7 @@ class Status:
         """The hosts, with their phases while the run is alive: "2 hosts x 4 devices: 2 train"."""
         if not self.world:
             return ""
-        devices = pluralize(self.world.devices_per_host, "device")
-        text = f"{pluralize(self.world.processes, 'host')} x {devices}"
+        text = describe_hosts(self.world)
         doing = Counter(self.phases.values()).most_common() if self.run.is_alive else []
         return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.core.formatting import format_seconds, host_name
+from launcher.core.formatting import format_seconds
 from launcher.core.printable import plain
 from launcher.diagnosis.advice import Explanation, explain
 from launcher.diagnosis.parts import PartKind, TimePart, time_parts
@@ -16,6 +16,7 @@ from launcher.runs.folder import run_word
 from launcher.runs.goodput import SHOWN_FROM_S, Part
 from launcher.runs.run_record import RunRecord, read_record
 from launcher.runs.status import RunResult, describe
+from trainer.contract.protocol.process_names import process_name
 
 CHARACTERS = 4000
 """Maximum length of an error, and of the last output of a host."""
@@ -121,7 +122,8 @@ def _show_cause(console: Console, found: Cause, record: RunRecord) -> None:
         console.print(Text(_last_lines(error)), soft_wrap=True)
     outputs = [output for output in found.outputs if output.text]
     for output in outputs[:SHOWN_HOSTS]:
-        console.print(Text(f"last output of {host_name(output.host)}", style="bold"))
+        name = process_name(output.host, record.processes_per_host)
+        console.print(Text(f"last output of {name}", style="bold"))
         console.print(Text(_last_lines(output.text), style="dim"), soft_wrap=True)
     if outputs:
         command = f"launch logs {run_word(record.folder)}"

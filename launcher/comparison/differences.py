@@ -112,7 +112,8 @@ def _cluster(plan: BasePlan | None, name: str) -> Mapping[str, Any]:
         "name": name,
         "accelerator": world.accelerator,
         "slices": world.slices,
-        "hosts": world.processes,
+        "hosts": world.hosts,
+        "processes_per_host": world.processes_per_host,
         "devices": world.devices,
     }
 

@@ -61,7 +61,12 @@ class AttemptMonitor(GangMonitor):
 
     def on_start(self) -> None:
         watched = self._attempts.watched(self._launch)
-        self._watch = HangDetector(watched, self._limits, expects_events=self._sends_events)
+        self._watch = HangDetector(
+            watched,
+            self._limits,
+            expects_events=self._sends_events,
+            processes_per_host=self._launch.plan.world.processes_per_host,
+        )
 
     def on_exit(self, process: int) -> None:
         self._watch.on_end(process)

@@ -3,11 +3,12 @@
 import signal
 from collections.abc import Mapping
 
-from launcher.core.formatting import describe_status, host_name
-from launcher.core.results import AttemptResult, GangResult, Hang, ProcessExit, describe_exit
+from launcher.core.formatting import describe_status
+from launcher.core.results import AttemptResult, GangResult, Hang
 from launcher.core.states import EndReason
 from trainer.contract.protocol.events import REWOUND, STALE, WRONG_HOST
 from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
+from trainer.contract.protocol.process_names import process_name
 
 WHY = {
     EndReason.RESIZED: "stopped to go on with more hosts",
@@ -43,7 +44,7 @@ def classify(
     if failed is None:
         return _stopped(outcome, asked, steps)
     # The failed host's own step: other hosts may complete another one before they notice the loss.
-    return _failed(failed, outcome.exits[failed], asked, steps.get(failed, furthest))
+    return _failed(outcome, failed, asked, steps.get(failed, furthest))
 
 
 def _hung(hang: Hang, step: int | None) -> AttemptResult:
@@ -60,7 +61,7 @@ def _stopped(
             asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=furthest
         )
     if wrong := wrong_hosts(outcome):
-        names = ", ".join(host_name(process) for process in wrong)
+        names = ", ".join(process_name(one, outcome.processes_per_host) for one in wrong)
         reason = f"{names} computed wrong: back to the last good state, on other hosts"
         return AttemptResult(EndReason.WRONG_HOST, reason, process=wrong[0], step=furthest)
     if rewound := _processes_that_reported(outcome, REWOUND):
@@ -68,13 +69,13 @@ def _stopped(
     stopped = [p for p, ended in outcome.exits.items() if ended.code == ProgramExit.STOPPED]
     first = min(stopped, key=lambda process: (outcome.exits[process].ended_at, process))
     step = steps.get(first, furthest)
-    return _unexplained(first, outcome.exits[first], step)
+    return _unexplained(outcome, first, step)
 
 
 def _failed(
-    process: int, ended: ProcessExit, asked: EndReason | None, step: int | None
+    outcome: GangResult, process: int, asked: EndReason | None, step: int | None
 ) -> AttemptResult:
-    reason = describe_exit(process, ended)
+    ended, reason = outcome.exits[process], outcome.describe_exit(process)
     # A run that is being stopped ends either way, whether a host is lost or only its agent.
     if ended.status is None and (asked in FOR_GOOD or not ended.host_lives):
         return AttemptResult(EndReason.LOST, reason, "lost", process, step)
@@ -85,17 +86,18 @@ def _failed(
         return AttemptResult(EndReason.CRASH, reason, how, process, step)
     if asked is EndReason.PREEMPTED:
         return AttemptResult(EndReason.PREEMPTED, reason, process=process, step=step)
-    return _unexplained(process, ended, step)
+    return _unexplained(outcome, process, step)
 
 
-def _unexplained(process: int, ended: ProcessExit, step: int | None) -> AttemptResult:
+def _unexplained(outcome: GangResult, process: int, step: int | None) -> AttemptResult:
     """Classifies a stop that this launcher did not request as a preemption.
 
     The platform may have requested it, or the program's exit only looks like a stop.
     """
-    reason = f"{describe_exit(process, ended)}; this launch did not ask for that"
-    assert ended.status is not None
-    return AttemptResult(EndReason.PREEMPTED, reason, describe_status(ended.status), process, step)
+    reason = f"{outcome.describe_exit(process)}; this launch did not ask for that"
+    status = outcome.exits[process].status
+    assert status is not None
+    return AttemptResult(EndReason.PREEMPTED, reason, describe_status(status), process, step)
 
 
 def wrong_hosts(outcome: GangResult) -> list[int]:

@@ -29,7 +29,6 @@ from launcher.core.events import (
     Listener,
     StragglerEvent,
 )
-from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, GangResult
 from launcher.core.signals import Interrupts
 from launcher.core.states import EndReason, RunState
@@ -48,6 +47,7 @@ from trainer.contract.protocol.events import (
     Event,
     WarningEvent,
 )
+from trainer.contract.protocol.process_names import process_name
 
 HELD_S, HELD_POLL_INTERVAL_S = 30.0, 2.0
 """Seconds that a host of a later attempt may take to become usable, and seconds between checks.
@@ -95,9 +95,9 @@ class RunController(Listener):
         self.clock = surroundings.clock
         self._whole, self._number = launch, launch.attempt
         """The launch on all hosts, and the number of the next attempt."""
-        self._hosts = launch.within_limit.plan.world.processes
+        self._hosts = launch.within_limit.plan.world.hosts
         """Number of hosts in the last plan that was recorded."""
-        self._layouts = {each.plan.world.processes: each for each in (*fallbacks, launch)}
+        self._layouts = {each.plan.world.hosts: each for each in (*fallbacks, launch)}
         """All launches that the job may run with, by their number of hosts."""
         run.write_smaller_plans(each.plan for each in self._layouts.values() if each is not launch)
         self._inbox = surroundings.requests(run, self._answer_at_once)
@@ -106,7 +106,8 @@ class RunController(Listener):
         self._waiting: Wait | None = None
         """The last wait that was reported."""
         self._hosting = surroundings.host_pool(self, launch)
-        self._failing = FailingHosts()
+        self._processes_per_host = launch.plan.world.processes_per_host
+        self._failing = FailingHosts(self._processes_per_host)
         self._slow: frozenset[int] = frozenset()
         """Processes of the last attempt that were stragglers when it ended."""
         retries = launch.job.retries
@@ -227,7 +228,7 @@ class RunController(Listener):
         self.clock.wait_for_change(left_s)
 
     def _attempt(self, layout: LaunchSpec) -> None:
-        launch, hosts = replace(layout, attempt=self._number), layout.plan.world.processes
+        launch, hosts = replace(layout, attempt=self._number), layout.plan.world.hosts
         if hosts < self._hosts and hosts == self._supervisor.most_hosts:
             self._hosting.give_up_hosts()
         if self._number > self._whole.attempt or hosts != self._hosts:
@@ -256,7 +257,8 @@ class RunController(Listener):
             return
         wrong = wrong_hosts(self.outcome)
         for process in wrong:
-            self._record_exclusion(gang, process, f"{host_name(process)} computed wrong")
+            name = process_name(process, self._processes_per_host)
+            self._record_exclusion(gang, process, f"{name} computed wrong")
         self._hosting.ban(wrong)
 
     def _record_exclusion(self, gang: AnyGang, process: int, reason: str) -> None:
@@ -281,7 +283,7 @@ class RunController(Listener):
         hosts = {process: gang.members[process].host for process in involved}
         places = {process: host.place for process, host in hosts.items()}
         avoided = self._failing.record(places, failed, self._slow)
-        if not avoided or self._alive() <= gang.size:
+        if not avoided or self._alive() <= self._hosts:
             return False
         for process, reason in avoided.items():
             self._hosting.exclude(process)
@@ -357,24 +359,29 @@ class RunController(Listener):
                 self.on_event(
                     WarningEvent(
                         time=self.clock.time(),
-                        process=problem.process,
+                        process=self._first_process(problem),
                         category="host",
                         message=problem.text,
                     )
                 )
         if fatal := [problem for problem in problems if problem.is_fatal]:
             text = "\n".join(["the hosts cannot serve this run:", *map(str, fatal)])
-            raise GangError(text, [problem.process for problem in fatal])
+            raise GangError(text, list(map(self._first_process, fatal)))
+
+    def _first_process(self, problem: HostProblem) -> int:
+        """Returns the first process of the host with a problem."""
+        return problem.process * self._processes_per_host
 
 
 def _check_corpus(launch: LaunchSpec, reports: Mapping[int, CheckedEvent]) -> None:
     """Raises GangError when a host has another corpus than the one of the plan."""
-    planned = launch.corpus_sha256
+    planned, per_host = launch.corpus_sha256, launch.plan.world.processes_per_host
     for process, report in reports.items():
         seen = report.corpus_sha256
         if planned and seen != planned:
+            name = process_name(process, per_host)
             raise GangError(
-                f"{host_name(process)} has another corpus than this machine ({seen} here, planned "
-                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'",
+                f"{name} has another corpus than this machine ({seen} here, planned {planned}): "
+                "the hosts need the Python version of the launcher for 'stdlib'",
                 [process],
             )

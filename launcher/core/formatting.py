@@ -2,6 +2,10 @@
 
 import os
 import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.contract.planning.plan import World
 
 
 def format_bytes(count: float) -> str:
@@ -30,11 +34,19 @@ def format_percent(fraction: float) -> str:
 
 def pluralize(number: int, noun: str) -> str:
     """Returns a count with its noun: "1 host", "4 hosts"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {plural(noun)}"
 
 
-def host_name(process: int) -> str:
-    return f"host-{process:04d}"
+def plural(noun: str) -> str:
+    """Returns the plural of a noun: "hosts", "processes"."""
+    return noun + ("es" if noun.endswith("s") else "s")
+
+
+def describe_hosts(world: "World") -> str:
+    """Describes hosts and their devices: "2 hosts x 8 devices, 8 processes per host"."""
+    text = f"{pluralize(world.hosts, 'host')} x {pluralize(world.devices_per_host, 'device')}"
+    is_divided = world.processes_per_host > 1
+    return f"{text}, {world.processes_per_host} processes per host" if is_divided else text
 
 
 def describe_status(status: int) -> str:

@@ -5,10 +5,11 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launcher.core.formatting import describe_status, host_name
+from launcher.core.formatting import describe_status, plural
 from launcher.core.states import EndReason
 from trainer.contract.protocol.events import PEER_LOST
 from trainer.contract.protocol.exit_codes import ProgramExit
+from trainer.contract.protocol.process_names import process_name, process_noun
 
 NAMED = 8
 """Maximum number of hosts named in a message."""
@@ -127,6 +128,7 @@ class Hang:
     """Whether the kernel has stopped the programs of the hosts behind, as SIGSTOP does."""
     idle: bool = False
     """Whether the programs of the hosts behind sleep, which shortens the limit."""
+    processes_per_host: int = 1
 
     def __str__(self) -> str:
         first = self.behind[0]
@@ -141,15 +143,18 @@ class Hang:
         limit = f"limit {self.deadline_s:.0f} s"
         if self.key:
             limit = f"{limit}: deadlines.{self.key} of the job"
-        at = f"; {host_name(first.process)} is at {self.doing}" if self.doing else ""
+        at = f"; {self._name(first)} is at {self.doing}" if self.doing else ""
         return f"{self._names()}: {text} ({limit}){at}"
 
     def _names(self) -> str:
         count = len(self.behind)
         if self.everybody and count > 1:
-            return f"all {count} hosts"
+            return f"all {count} {plural(process_noun(self.processes_per_host))}"
         more = f" and {count - NAMED} more" if count > NAMED else ""
-        return ", ".join(host_name(one.process) for one in self.behind[:NAMED]) + more
+        return ", ".join(map(self._name, self.behind[:NAMED])) + more
+
+    def _name(self, stalled: StalledHost) -> str:
+        return process_name(stalled.process, self.processes_per_host)
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,7 @@ class GangResult:
     """The first host that failed; None when none did."""
     hang: Hang | None = None
     """The hang that ended the attempt, when no host failed but none made progress."""
+    processes_per_host: int = 1
 
     @property
     def ok(self) -> bool:
@@ -187,7 +193,7 @@ class GangResult:
     def cut_off(self) -> str:
         """The first program of a stopped gang that did not end in order, as text; "" for none."""
         late = [(e.ended_at, process) for process, e in self.exits.items() if not e.in_order]
-        return describe_exit(min(late)[1], self.exits[min(late)[1]]) if late else ""
+        return self.describe_exit(min(late)[1]) if late else ""
 
     @property
     def code(self) -> int | None:
@@ -201,7 +207,11 @@ class GangResult:
             return str(self.hang)
         if self.failed_process is None:
             return "stopped on request" if self.stopped else "all hosts finished"
-        return describe_exit(self.failed_process, self.exits[self.failed_process])
+        return self.describe_exit(self.failed_process)
+
+    def describe_exit(self, process: int) -> str:
+        """Describes the end of a process; see the function of the same name."""
+        return describe_exit(process, self.exits[process], self.processes_per_host)
 
     @property
     def tail(self) -> list[str]:
@@ -209,12 +219,13 @@ class GangResult:
         return [] if self.failed_process is None else self.exits[self.failed_process].tail
 
 
-def describe_exit(process: int, ended: ProcessExit) -> str:
+def describe_exit(process: int, ended: ProcessExit, processes_per_host: int = 1) -> str:
     """Describes the end of a host's program, with the meaning of its exit status if known."""
+    name = process_name(process, processes_per_host)
     if ended.status is None:
         end = "failed" if ended.host_lives else "was lost"
-        return f"{host_name(process)} {end}: {ended.lost}"
-    text = f"{host_name(process)} {describe_status(ended.status)}"
+        return f"{name} {end}: {ended.lost}"
+    text = f"{name} {describe_status(ended.status)}"
     meaning = ended.cause or MEANINGS.get(os.waitstatus_to_exitcode(ended.status))
     if ended.is_aborted and ended.initializing:
         meaning = NO_INITIALIZATION

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from launcher.core.formatting import format_seconds, host_name, pluralize
+from launcher.core.formatting import format_seconds, pluralize
 from launcher.diagnosis.parts import PartKind, TimePart, is_small
 from launcher.runs.folder import run_word
 from launcher.runs.goodput import SHOWN_FROM_S, Part
 from launcher.runs.run_record import RunRecord
 from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.config.job import Job
+from trainer.contract.protocol.process_names import process_name
 
 TARGET = 0.01
 """Share of the wall time that the advice on saves and evaluations aims at."""
@@ -90,7 +91,8 @@ def _stragglers_changes(_: TimePart, record: RunRecord) -> Iterator[str]:
     process, _count = Counter(slow.process for slow in record.slowdowns).most_common(1)[0]
     if record.status.is_alive:
         command = f"launch exec {run_word(record.folder)} --host {process} -- top -b -n 1"
-        yield f"see what uses {host_name(process)}: {command}"
+        name = process_name(process, record.processes_per_host)
+        yield f"see what uses {name}: {command}"
     yield "a spare takes the place of a host that stays slow: spares: 1 in the cluster file"
 
 

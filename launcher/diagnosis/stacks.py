@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.core.formatting import host_name
+from launcher.core.formatting import pluralize
 from launcher.health.stacks import StackFrame, main_frames
+from trainer.contract.protocol.process_names import file_stem
 
 STATE = re.compile(r"\[py-spy: process \d+, state (?P<state>.+)\]")
 """The line before the stacks of a process that did not print them itself."""
@@ -50,13 +51,13 @@ def group_stacks(texts: Mapping[int, str], phases: Mapping[int, str]) -> list[St
     return sorted(groups, key=lambda group: (-len(group.processes), group.processes))
 
 
-def title(group: StackGroup, total: int) -> str:
+def title(group: StackGroup, total: int, processes_per_host: int = 1) -> str:
     """Returns e.g. "1 of 4 processes (host-0002), train: at train.py:31 in next_batch"."""
-    names = [host_name(process) for process in group.processes]
+    names = [file_stem(process, processes_per_host) for process in group.processes]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     phases = f", {' or '.join(group.phases)}" if group.phases else ""
     state = f", {group.state}" if group.state else ""
-    count = f"{len(names)} of {total} process" + "es" * (total != 1)
+    count = f"{len(names)} of {pluralize(total, 'process')}"
     at = "at " if group.frames else ""
     return f"{count} ({', '.join(names[:MOST_NAMED])}{more}){phases}{state}: {at}{group.place}"
 

@@ -96,7 +96,7 @@ def new_lines(folder: Path, host: int | None) -> Iterator[str]:
     lines: list[str] = []
 
     def add(process: int, line: str) -> None:
-        lines.append(line if host is not None else f"host {process} {line}")
+        lines.append(line if host is not None else f"{logs.noun} {process} {line}")
 
     with closing(logs):
         while True:

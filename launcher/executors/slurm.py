@@ -93,7 +93,7 @@ def _follow(
     folder: Path, job: SlurmJob, spec: LaunchSpec, options: LaunchOptions
 ) -> SlurmRunHandle:
     handle = SlurmRunHandle(folder)
-    hosts = pluralize(spec.provisioned_world.processes, "host")
+    hosts = pluralize(spec.provisioned_world.hosts, "host")
     where = f"{folder.name} is Slurm's job {job.job_id}, on {hosts}"
     if options.detach:
         print_follow_hints(options.console, folder, where)

@@ -1,4 +1,4 @@
-"""The actor that runs on each host: starts the host's program, and returns its output and events.
+"""The actor of a process on a host: starts its program, and returns its output and events.
 
 The program's process tree ends with the actor, whatever ends the actor. The actor exits when it
 receives no call for `LEASE_S`, or when its Ray node is gone. A driver that vanishes thus leaves
@@ -34,6 +34,7 @@ from trainer.contract.protocol.environment import (
     HOST_MEMORY,
     HOST_MEMORY_BYTES,
     PROCESS_ID,
+    PROCESSES_PER_HOST,
     RUN_DIR,
 )
 
@@ -41,12 +42,12 @@ LEASE_S = 60.0
 POLL_INTERVAL_S = 0.1
 NOT_FOR_PROGRAMS = ("RAY_", "SPT_NOENV")
 """What Ray sets for its workers; the second is of the library that names them in `ps`."""
-READ_AT_START = re.compile("SLIPWAY_|JAX_COORDINATOR_|MEGASCALE_|TPU_")
+READ_AT_START = re.compile("SLIPWAY_|JAX_COORDINATOR_|JAX_LOCAL_DEVICE_IDS|MEGASCALE_|TPU_")
 """Names of variables that a program reads when its attempt starts, not when the process does."""
 
 
 class Agent:
-    """The agent of a host. Ray calls it from several threads: `stop` must not wait for `poll`."""
+    """The agent of a process. Ray calls it in several threads: `stop` must not wait for `poll`."""
 
     def __init__(self) -> None:
         self._program: HostProcess | None = None
@@ -256,7 +257,8 @@ class Agent:
         if self._program is None or self._started is None:
             return "no program has been started on this host"
         variables = self._started.environment
-        self._trace = Trace(Path(variables[RUN_DIR]), int(variables[PROCESS_ID]))
+        per_host = int(variables.get(PROCESSES_PER_HOST, 1))
+        self._trace = Trace(Path(variables[RUN_DIR]), int(variables[PROCESS_ID]), per_host)
         return self._trace.begin(self._program, steps)
 
     def traced(self, wait_s: float) -> TracedFiles:

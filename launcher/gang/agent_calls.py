@@ -1,13 +1,13 @@
 """Calls to the agents of a gang, and the errors for agents that do not answer. Imports Ray late."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Self
 
 from launcher.core.errors import JobError
-from launcher.core.formatting import host_name
 from launcher.gang.agent_ends import explain
 from launcher.gang.monitor import ENDING_TIMEOUT_S
+from trainer.contract.protocol.process_names import process_name
 
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for a call that an agent answers immediately: find a port, start a process."""
@@ -32,28 +32,60 @@ class AgentError(GangError):
     """The agent of a host failed, not the host itself."""
 
 
-def call_agents(agents: Sequence[Any], call: Callable[[Any], Any]) -> list[Any]:
-    """Calls all agents of a gang; returns their answers in the order of processes.
+class Agents(tuple[Any, ...]):
+    """The agents of a gang, in the order of processes."""
 
-    Raises LostError when an agent does not answer.
-    """
-    return wait_for_answers([call(agent) for agent in agents], range(len(agents)))
+    processes_per_host: int
 
+    def __new__(cls, agents: Iterable[Any], processes_per_host: int = 1) -> Self:
+        made = super().__new__(cls, agents)
+        made.processes_per_host = processes_per_host
+        return made
 
-def wait_for_answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
-    """Returns the answers of the agents of `processes`.
+    def name_of(self, process: int) -> str:
+        """Returns the name of a process for messages."""
+        return process_name(process, self.processes_per_host)
 
-    Raises LostError when a host does not answer in time, AgentError when only its agent failed.
-    """
-    import ray
+    def call(self, call: Callable[[Any], Any]) -> list[Any]:
+        """Calls all agents; returns their answers in the order of processes.
 
-    _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
-    if late:
-        names = {host_name(processes[calls.index(call)]) for call in late}
-        raise LostError(
-            f"no answer from {', '.join(sorted(names))} within {ANSWER_TIMEOUT_S:.0f} s"
-        )
-    return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
+        Raises LostError when an agent does not answer.
+        """
+        return self.answers([call(agent) for agent in self], range(len(self)))
+
+    def call_hosts(self, call: Callable[[Any], Any]) -> list[Any]:
+        """Calls the first agent of each host; returns their answers in the order of hosts.
+
+        Raises LostError when an agent does not answer.
+        """
+        first_of_hosts = range(0, len(self), self.processes_per_host)
+        return self.answers([call(self[process]) for process in first_of_hosts], first_of_hosts)
+
+    def answers(self, calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
+        """Returns the answers of the agents of `processes`.
+
+        Raises LostError when a host does not answer in time, AgentError when only its agent failed.
+        """
+        import ray
+
+        _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
+        if late:
+            names = {self.name_of(processes[calls.index(call)]) for call in late}
+            raise LostError(
+                f"no answer from {', '.join(sorted(names))} within {ANSWER_TIMEOUT_S:.0f} s"
+            )
+        return [self._answer(call, process) for call, process in zip(calls, processes, strict=True)]
+
+    def _answer(self, call: Any, process: int) -> Any:
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            return ray.get(call)
+        except RayError as error:
+            end = explain(error, time.monotonic())
+            kind = AgentError if end.host_lives else LostError
+            raise kind(f"{self.name_of(process)}: {end.why}", [process]) from error
 
 
 def end_agents(agents: Sequence[Any]) -> None:
@@ -74,18 +106,6 @@ def collect_stacks(agents: Sequence[Any]) -> dict[int, str]:
     ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + STACKS_DELAY_S)
     answers = {process: _stacks(call) for process, call in enumerate(calls)}
     return {process: text for process, text in answers.items() if text}
-
-
-def _answer(call: Any, process: int) -> Any:
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        return ray.get(call)
-    except RayError as error:
-        end = explain(error, time.monotonic())
-        kind = AgentError if end.host_lives else LostError
-        raise kind(f"{host_name(process)}: {end.why}", [process]) from error
 
 
 def _stacks(call: Any) -> str:

@@ -15,7 +15,7 @@ from launcher.gang.agent_calls import end_agents
 from launcher.gang.borrowed_agents import BorrowedAgents
 from launcher.gang.environment_check import check_equipment
 from launcher.gang.host_selection import Host, choose, usable_hosts
-from launcher.gang.reservation import Reservation, Seat, request, reserve
+from launcher.gang.reservation import Reservation, Seat, SeatKey, request, reserve
 from launcher.gang.run_dir_sync import not_sharing
 from launcher.gang.spare_start import SpareStart
 from launcher.gang.spawn import AgentStart, Patience, start_agents
@@ -34,12 +34,19 @@ COMING_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.05
 
 @dataclass(frozen=True)
 class Member:
-    """A host of a gang, and the agent on it."""
+    """The agent of a process of a gang, and its host."""
 
     agent: Any
     host: Host
     shares_run_dir: bool = True
     """Whether the host sees the folder of the run."""
+    local: int = 0
+    """The number of the process among those of the host."""
+
+    @property
+    def key(self) -> SeatKey:
+        """The seat of the agent."""
+        return self.host.node_id, self.local
 
 
 class AgentPool:
@@ -62,9 +69,8 @@ class AgentPool:
         self._reserve_timeout_s = reserve_timeout_s
         self._patience, self._waiting = patience or Patience(), waiting
         self._reservations: list[Reservation] = []
-        self._seats: dict[str, Seat] = {}
-        self._members: dict[str, Member] = {}
-        """Both by the id of the node."""
+        self._seats: dict[SeatKey, Seat] = {}
+        self._members: dict[SeatKey, Member] = {}
         self._spares: set[str] = set()
         """The nodes of those members that are spares."""
         self._coming: SpareStart | None = None
@@ -73,10 +79,10 @@ class AgentPool:
     @property
     def nodes(self) -> frozenset[str]:
         """The ids of the nodes that the run holds."""
-        return frozenset(self._seats)
+        return frozenset(seat.host.node_id for seat in self._seats.values())
 
     def members(self, world: World, spares: int = 0) -> tuple[list[Member], list[Member]]:
-        """Returns the world's hosts, each with an agent, in the order of processes; and the spares.
+        """Returns an agent for each process of the world, in their order; and those of the spares.
 
         Reserves hosts and starts agents as far as they are missing, and ends those that the world
         does not need. There are fewer spares than required when no more hosts are idle. Raises
@@ -88,15 +94,14 @@ class AgentPool:
             self._listener.on_status("reserving the hosts")
             chosen = self._reserve(world)
             chosen += self._reserve_spares(world, chosen, spares)
+            seats = self._seats_on(chosen)
             self._end_agents_except({host.node_id for host in chosen})
             missing = {
-                number: self._seats[host.node_id]
-                for number, host in enumerate(chosen)
-                if host.node_id not in self._members
+                number: seat for number, seat in enumerate(seats) if seat.key not in self._members
             }
             if missing:
                 self._start_agents(missing)
-        members = [self._members[host.node_id] for host in chosen]
+        members = [self._members[seat.key] for seat in seats]
         spare_members = members[world.processes :]
         self._spares = {member.host.node_id for member in spare_members}
         return members[: world.processes], spare_members
@@ -131,7 +136,7 @@ class AgentPool:
         import ray
 
         for member in members:
-            if self._members.pop(member.host.node_id, None) is not None:
+            if self._members.pop(member.key, None) is not None:
                 ray.kill(member.agent)
 
     def keep_alive(self) -> None:
@@ -172,7 +177,13 @@ class AgentPool:
 
     def _add(self, added: Reservation) -> None:
         self._reservations.append(added)
-        self._seats |= {seat.host.node_id: seat for seat in added.seats}
+        self._seats |= {seat.key: seat for seat in added.seats}
+
+    def _seats_on(self, hosts: Sequence[Host]) -> list[Seat]:
+        """Returns the seats on hosts that the run holds, host by host."""
+        order = {host.node_id: number for number, host in enumerate(hosts)}
+        seats = [seat for seat in self._seats.values() if seat.host.node_id in order]
+        return sorted(seats, key=lambda seat: (order[seat.host.node_id], seat.local))
 
     def _reserve_spares(self, world: World, chosen: Sequence[Host], spares: int) -> list[Host]:
         """Reserves spare hosts, or as many as are idle, and returns them."""
@@ -186,14 +197,16 @@ class AgentPool:
     def _request_spares(self, world: World, spares: int) -> SpareStart | None:
         """Starts as many agents on spare hosts as are missing, if hosts for them are idle."""
         nodes = {host.node_id for host in usable_hosts(world, self._hosts)}
-        self.drop([self._members[node] for node in self._spares - nodes if node in self._members])
-        self._spares &= self._members.keys()
+        lost = self._spares - nodes
+        self.drop([one for one in self._members.values() if one.host.node_id in lost])
+        in_use = {one.host.node_id for one in self._members.values()}
+        self._spares &= in_use
         for number in range(spares, 0, -1):
             larger = with_spares(world, number)
-            if larger.processes - world.processes <= len(self._spares):
+            if larger.hosts - world.hosts <= len(self._spares):
                 return None
             if (chosen := self._choose(larger)) is not None:
-                new = [host for host in chosen if host.node_id not in self._members]
+                new = [host for host in chosen if host.node_id not in in_use]
                 return self._start_spares(larger, new)
         return None
 
@@ -204,8 +217,8 @@ class AgentPool:
         return choose(alive, world.slices, world.hosts_per_slice, avoided, self.nodes)[0]
 
     def _start_spares(self, world: World, hosts: Sequence[Host]) -> SpareStart:
-        held = [self._seats[host.node_id] for host in hosts if host.node_id in self._seats]
-        added = [host for host in hosts if host.node_id not in self._seats]
+        held = self._seats_on(hosts)
+        added = [host for host in hosts if host.node_id not in self.nodes]
         requested = request(world, self._hosts, added, is_whole=False) if added else None
         return SpareStart(dict(enumerate(held)), requested, self._agent_start)
 
@@ -229,13 +242,15 @@ class AgentPool:
         """Raises HostError when hosts of a cluster that is not Slipway's own lack something."""
         if self._hosts.is_external:
             self._listener.on_status("checking code and Python on every host")
-            check_equipment({chosen.index(seat.host): seat for seat in added.seats})
+            check_equipment(
+                {chosen.index(seat.host): seat for seat in added.seats if seat.local == 0}
+            )
 
     def _end_agents_except(self, nodes: Collection[str]) -> None:
         """Ends the agents on other nodes, and those that do not answer."""
         import ray
 
-        unused = [m for node, m in self._members.items() if node not in nodes]
+        unused = [m for m in self._members.values() if m.host.node_id not in nodes]
         end_agents([member.agent for member in unused])
         self.drop(unused)
         calls = {member.agent.address.remote(): member for member in self._members.values()}
@@ -245,7 +260,8 @@ class AgentPool:
 
     def _start_agents(self, seats: Mapping[int, Seat]) -> None:
         """Takes agents that wait for a run, and starts the others."""
-        nodes = {number: seat.host.node_id for number, seat in seats.items()}
+        # One agent waits on each host.
+        nodes = {n: seat.host.node_id for n, seat in seats.items() if seat.local == 0}
         waiting = self._waiting.take(nodes.values(), self._hosts) if self._waiting else {}
         agents = {number: waiting[node] for number, node in nodes.items() if node in waiting}
         if rest := {number: seat for number, seat in seats.items() if number not in agents}:
@@ -257,8 +273,11 @@ class AgentPool:
     def _join(self, seats: Mapping[int, Seat], agents: Mapping[int, Any]) -> list[Member]:
         """Makes members of started agents, and returns them."""
         apart = [] if self._hosts.is_on_this_machine else not_sharing(agents, self._run_dir)
-        members = [Member(agents[n], seat.host, n not in apart) for n, seat in seats.items()]
-        self._members |= {member.host.node_id: member for member in members}
+        members = [
+            Member(agents[number], seat.host, number not in apart, seat.local)
+            for number, seat in seats.items()
+        ]
+        self._members |= {member.key: member for member in members}
         return members
 
     @property

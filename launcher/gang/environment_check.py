@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import HostError
-from launcher.core.formatting import host_name
 from launcher.gang.reservation import Seat
 from launcher.host import environment_check
 from launcher.providers.ray.client import first_line
+from trainer.contract.protocol.process_names import host_name
 
 TIMEOUT_S = 60.0
 """Seconds for Ray to start a process on every host, and for that process to check the disk."""

@@ -1,4 +1,4 @@
-"""Runs a program on all hosts through one agent per host; ends all of them when one fails.
+"""Runs a program on all hosts through one agent per process; ends all when one fails.
 
 core/results.py interprets what the hosts report, without Ray.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from launcher.core.events import Listener
 from launcher.core.results import GangResult
-from launcher.gang.agent_calls import call_agents, wait_for_answers
+from launcher.gang.agent_calls import Agents
 from launcher.gang.agent_pool import Member
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_checks import ProgramCheck, run_preflight
@@ -54,7 +54,7 @@ class Program(Protocol):
 
 
 class Gang:
-    """The hosts that run an attempt, with an agent on each, in the order of processes."""
+    """The hosts that run an attempt, with an agent for each process, in the order of processes."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class Gang:
         that get standby processes too, but run no program in this gang.
         """
         self.members = members
-        self._agents = [member.agent for member in members]
+        per_host = 1 + max(member.local for member in members)
+        self._agents = Agents((member.agent for member in members), per_host)
         self._spares = [member.agent for member in spares]
         self._spare_program: HostProgram | None = None
         """The standby program of spares, once the hosts have standby processes."""
@@ -79,7 +80,7 @@ class Gang:
         self._run_dir, self._listener = run_dir, listener
         all_members = [*members, *spares]
         apart = [n for n, member in enumerate(all_members) if not member.shares_run_dir]
-        self._copies = Copies([member.agent for member in all_members], apart, run_dir)
+        self._copies = Copies([member.agent for member in all_members], apart, run_dir, per_host)
         self._early = early
         self._compiled = ProgramSync(self._agents, archive_of(run_dir), self._warn)
         self._addresses: list[str] = []
@@ -88,7 +89,7 @@ class Gang:
 
     @property
     def size(self) -> int:
-        """The number of hosts."""
+        """The number of processes."""
         return len(self.members)
 
     @property
@@ -130,7 +131,7 @@ class Gang:
         return outcome
 
     def run_preflight(self, platform: str) -> dict[int, Seen]:
-        """Runs the preflight checks on every host: process -> result.
+        """Runs the preflight checks on every host: its number -> result.
 
         Raises LostError when a host does not answer.
         """
@@ -149,7 +150,7 @@ class Gang:
         commands = self._standby_commands(program, check=True)
         if not commands:
             return {}
-        check = ProgramCheck(self.size, known)
+        check = ProgramCheck(self._agents, known)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
         all_programs = enumerate(self._host_programs(program, commands, environments))
@@ -211,7 +212,7 @@ class Gang:
             HostProgram(
                 command,
                 environment,
-                log=str(self._run_dir / log_of(process)),
+                log=str(self._run_dir / log_of(process, self._agents.processes_per_host)),
                 cwd=str(Path.cwd()),
                 grace_s=program.failure_grace_s,
                 hosts=self._hosts(),
@@ -225,7 +226,7 @@ class Gang:
         """Returns each process's environment: the program's own, and the coordinator's address."""
         first = self._hosts()[0]
         call = self._agents[0].listening_address.remote(coordinator_port)
-        ((bound, port),) = wait_for_answers([call], [0])
+        ((bound, port),) = self._agents.answers([call], [0])
         coordinator = {JAX_COORDINATOR_ADDRESS: f"{first}:{port}"}
         if bound:
             coordinator[JAX_COORDINATOR_BIND_ADDRESS] = f"{bound}:{port}"
@@ -246,7 +247,7 @@ class Gang:
         Raises LostError when a host does not answer.
         """
         if not self._addresses:
-            self._addresses = call_agents(self._agents, lambda agent: agent.address.remote())
+            self._addresses = self._agents.call(lambda agent: agent.address.remote())
         return self._addresses
 
 

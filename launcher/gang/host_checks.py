@@ -2,16 +2,15 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from launcher.core.formatting import host_name
 from launcher.core.results import GangResult
-from launcher.gang.agent_calls import GangError, LostError, call_agents, wait_for_answers
+from launcher.gang.agent_calls import Agents, GangError, LostError
 from launcher.gang.outliers import find_outliers
 from launcher.gang.preflight import Seen
 from trainer.contract.protocol.events import CheckedEvent, ErrorEvent, Event
+from trainer.contract.protocol.process_names import process_name
 
 
 class CheckError(GangError):
@@ -20,33 +19,34 @@ class CheckError(GangError):
     def __init__(self, outcome: GangResult, message: str | None) -> None:
         self.outcome = outcome
         process = outcome.failed_process or 0
-        text = f"{host_name(process)}: {message}" if message else outcome.reason
+        name = process_name(process, outcome.processes_per_host)
+        text = f"{name}: {message}" if message else outcome.reason
         super().__init__(text, [process])
 
 
-def run_preflight(agents: Sequence[Any], run_dir: Path, platform: str) -> dict[int, Seen]:
-    """Runs the preflight checks on every host: process -> result.
+def run_preflight(agents: Agents, run_dir: Path, platform: str) -> dict[int, Seen]:
+    """Runs the preflight checks on every host: its number -> result.
 
     Raises LostError when a host does not answer.
     """
     start_s = time.time()
-    reports = call_agents(agents, lambda agent: agent.run_preflight.remote(str(run_dir), platform))
+    reports = agents.call_hosts(lambda agent: agent.run_preflight.remote(str(run_dir), platform))
     half_s = (time.time() - start_s) / 2
-    (port,) = wait_for_answers([agents[0].listen.remote()], [0])
+    (port,) = agents.answers([agents[0].listen.remote()], [0])
     first = reports[0].address
-    unreachable = call_agents(agents, lambda agent: agent.unreachable.remote(first, port))
+    unreachable = agents.call_hosts(lambda agent: agent.unreachable.remote(first, port))
     return {
-        process: Seen(report, _ahead(report.time_s, start_s + half_s, half_s), why)
-        for process, (report, why) in enumerate(zip(reports, unreachable, strict=True))
+        host: Seen(report, _ahead(report.time_s, start_s + half_s, half_s), why)
+        for host, (report, why) in enumerate(zip(reports, unreachable, strict=True))
     }
 
 
 class ProgramCheck:
     """Collects what the standby processes report while they check their hosts."""
 
-    def __init__(self, processes: int, known: Mapping[int, CheckedEvent]) -> None:
+    def __init__(self, agents: Agents, known: Mapping[int, CheckedEvent]) -> None:
         """Creates a check of all hosts without an event in `known`."""
-        self._processes = processes
+        self._agents = agents
         self._reports = dict(known)
         self._errors: dict[int, str] = {}
 
@@ -59,7 +59,7 @@ class ProgramCheck:
 
     def is_complete(self) -> bool:
         """Returns whether all hosts have reported."""
-        return len(self._reports) == self._processes
+        return len(self._reports) == len(self._agents)
 
     def reports(self, outcome: GangResult) -> dict[int, CheckedEvent]:
         """Returns the reports of all hosts: process -> its `checked` event.
@@ -71,14 +71,14 @@ class ProgramCheck:
             raise LostError(outcome.reason)
         if not outcome.ok:
             raise CheckError(outcome, self._errors.get(outcome.failed_process or 0))
-        compare(self._reports)
+        compare(self._reports, self._agents.processes_per_host)
         return self._reports
 
 
-def compare(reports: Mapping[int, CheckedEvent]) -> None:
+def compare(reports: Mapping[int, CheckedEvent], processes_per_host: int) -> None:
     """Raises GangError unless all hosts have the same versions, code and data."""
     odd, suspects = find_outliers(
-        {process: _compared(report) for process, report in reports.items()}
+        {process: _compared(report) for process, report in reports.items()}, processes_per_host
     )
     if odd:
         text = "the hosts differ: " + "; ".join(odd) + ". Install the same on all of them."

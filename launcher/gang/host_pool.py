@@ -52,7 +52,12 @@ class HostPool:
         members, spares = self._agents.members(world, launch.cluster.spares)
         self._released = frozenset()
         if launch.host_order:
-            members = [members[usual] for usual in launch.host_order]
+            count = world.processes_per_host
+            members = [
+                members[usual * count + local]
+                for usual in launch.host_order
+                for local in range(count)
+            ]
         self._gang = Gang(members, launch.run_dir, self._listener, self._early, spares)
         return self._gang
 
@@ -132,7 +137,7 @@ class HostPool:
         Raises HostError when the cluster itself is gone.
         """
         if self._hosts is None:
-            return world.processes
+            return world.hosts
         self.check_head()
         self._hosts.replace_lost(time.monotonic())
         ours = self._released | (self._agents.nodes if self._agents is not None else frozenset())
@@ -182,6 +187,13 @@ class HostPool:
         if gang is None or self._agents is None or self._hosts is None:
             return
         gone = {*lost_hosts, *gang.silent}
-        self._hosts.quarantine([gang.nodes[process] for process in gone])
+        gone_nodes = {gang.nodes[process] for process in gone}
+        self._hosts.quarantine(gone_nodes)
         self._hosts.deprioritize(gang.places_of({*lost, *gone}))
-        self._agents.drop([gang.members[process] for process in {*lost, *gone}])
+        self._agents.drop(
+            [
+                member
+                for process, member in enumerate(gang.members)
+                if process in lost or member.host.node_id in gone_nodes
+            ]
+        )

@@ -223,7 +223,7 @@ def described(world: World, hosts: HostCluster) -> str:
     if world.platform == "tpu":
         labels[POD_TYPE_LABEL] = kind_of(world).ray_pod_type or ""
     with_labels = "".join(f", {name}={value}" for name, value in labels.items())
-    count = f"{world.processes} host{'s' * (world.processes > 1)}"
+    count = f"{world.hosts} host{'s' * (world.hosts > 1)}"
     there = listing(all_nodes(hosts), _free(hosts))
     return f".\n  needed: {count}, each with {wanted}{with_labels}; available:\n{there}"
 

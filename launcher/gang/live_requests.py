@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.core.formatting import format_bytes, host_name
-from launcher.gang.agent_calls import STACKS_DELAY_S, STACKS_TIMEOUT_S
+from launcher.core.formatting import format_bytes
+from launcher.gang.agent_calls import STACKS_DELAY_S, STACKS_TIMEOUT_S, Agents
 from launcher.host.profile import TracedFiles, TraceFile
 from launcher.host.side_command import CommandUpdate
 from launcher.requests.inbox import Received
@@ -50,7 +50,7 @@ class Task(ABC):
 class LiveRequests:
     """The requests to a gang whose programs run. `poll` is called a few times a second."""
 
-    def __init__(self, agents: Sequence[Any]) -> None:
+    def __init__(self, agents: Agents) -> None:
         self._agents = agents
         self._waiting: list[Received] = []
         self._active: dict[Received, Task] = {}
@@ -98,7 +98,7 @@ class LiveRequests:
 class StacksTask(Task):
     """Collects the stacks of all programs."""
 
-    def __init__(self, received: Received, agents: Sequence[Any]) -> None:
+    def __init__(self, received: Received, agents: Agents) -> None:
         self._received = received
         self._calls = {agent.stacks.remote(STACKS_TIMEOUT_S): p for p, agent in enumerate(agents)}
         self._ends_at = time.monotonic() + STACKS_TIMEOUT_S + STACKS_DELAY_S
@@ -118,9 +118,9 @@ class StacksTask(Task):
 class ExecTask(Task):
     """Runs a command on the host of one process."""
 
-    def __init__(self, received: Received, request: ExecRequest, agents: Sequence[Any]) -> None:
+    def __init__(self, received: Received, request: ExecRequest, agents: Agents) -> None:
         self._received, self._name = received, uuid.uuid4().hex
-        self._host, self._sent_bytes = host_name(request.process), 0
+        self._host, self._sent_bytes = agents.name_of(request.process), 0
         is_known = 0 <= request.process < len(agents)
         self._agent = agents[request.process] if is_known else None
         self._call = self._agent and self._agent.execute.remote(self._name, request.command)
@@ -165,8 +165,8 @@ class ExecTask(Task):
 class ProfileTask(Task):
     """Lets one program trace its next steps, and fetches the trace from a host apart."""
 
-    def __init__(self, received: Received, request: ProfileRequest, agents: Sequence[Any]) -> None:
-        self._received, self._host = received, host_name(request.process)
+    def __init__(self, received: Received, request: ProfileRequest, agents: Agents) -> None:
+        self._received, self._host = received, agents.name_of(request.process)
         is_known = 0 <= request.process < len(agents)
         self._agent = agents[request.process] if is_known else None
         self._call = self._agent and self._agent.trace.remote(request.steps)

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from launcher.core.formatting import host_name
+from trainer.contract.protocol.process_names import process_name
 
 
-def find_outliers(reports: Mapping[int, Mapping[str, object]]) -> tuple[list[str], set[int]]:
+def find_outliers(
+    reports: Mapping[int, Mapping[str, object]], processes_per_host: int = 1
+) -> tuple[list[str], set[int]]:
     """Returns a sentence for each value that is not the same on all hosts, and the outliers.
 
     An outlier differs from the most common value, or from the first host's in a tie.
@@ -19,13 +21,14 @@ def find_outliers(reports: Mapping[int, Mapping[str, object]]) -> tuple[list[str
         common, _ = Counter(values.values()).most_common(1)[0]
         odd = {process: value for process, value in values.items() if value != common}
         if odd:
-            texts.append(_difference(name, odd, common))
+            named = {process_name(p, processes_per_host): value for p, value in odd.items()}
+            texts.append(_difference(name, named, common))
             processes |= odd.keys()
     return texts, processes
 
 
-def _difference(name: str, odd: Mapping[int, str], common: str) -> str:
-    others = ", ".join(f"{host_name(p)} has {_short(value)}" for p, value in odd.items())
+def _difference(name: str, odd: Mapping[str, str], common: str) -> str:
+    others = ", ".join(f"{who} has {_short(value)}" for who, value in odd.items())
     return f"{name} differs: {others}; the other hosts have {_short(common)}"
 
 

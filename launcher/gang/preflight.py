@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from launcher.core.formatting import format_bytes, host_name
+from launcher.core.formatting import format_bytes
 from launcher.core.ipv4 import NEEDED, is_ipv6
 from launcher.host.preflight import HostReport
 from launcher.planning import host_memory
@@ -12,6 +12,7 @@ from launcher.planning.spec import LaunchSpec
 from trainer.contract.estimates.host_memory import AGENTS_BYTES, Phase
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.process_names import host_name
 
 GIB = 1 << 30
 CLOCKS_S = 5.0
@@ -29,6 +30,7 @@ class HostProblem:
     """A problem of one host."""
 
     process: int
+    """The number of the host, from 0."""
     text: str
     """The problem and its remedy."""
     is_fatal: bool = True
@@ -77,7 +79,7 @@ def needs_of(launch: LaunchSpec) -> Needs:
 
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[HostProblem]:
-    """Returns the problems of all hosts, by process; none when they can serve the run."""
+    """Returns the problems of all hosts, in their order; none when they can serve the run."""
     machines = {one.report.machine for one in seen.values()}
     return [
         problem

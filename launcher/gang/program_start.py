@@ -7,12 +7,10 @@ and are watched again from the start of all.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from launcher.core.events import HangEvent, Listener
-from launcher.core.formatting import host_name
 from launcher.core.results import GangResult, Hang, first_failure
-from launcher.gang.agent_calls import GangError, collect_stacks, wait_for_answers
+from launcher.gang.agent_calls import Agents, GangError, collect_stacks
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_program import HostProgram
 from launcher.gang.monitor import GangMonitor
@@ -43,7 +41,7 @@ class ProgramStart:
 
     def __init__(
         self,
-        agents: Sequence[Any],
+        agents: Agents,
         copies: Copies,
         compiled: ProgramSync,
         listener: Listener,
@@ -75,7 +73,7 @@ class ProgramStart:
             agent.start.remote(program)
             for agent, program in zip(self._agents, programs, strict=True)
         ]
-        wait_for_answers(starts, range(len(starts)))
+        self._agents.answers(starts, range(len(starts)))
         self._watch.follow(range(len(starts)))
 
     def start_standby(
@@ -91,7 +89,7 @@ class ProgramStart:
             self._agents[process].start_standby.remote(program, early and early.offer(process))
             for process, program in programs.items()
         ]
-        wait_for_answers(starts, list(programs))
+        self._agents.answers(starts, list(programs))
         if early:
             early.close()
         self._watch.follow(programs)
@@ -118,15 +116,19 @@ class ProgramStart:
             )
             for process, ended in watch.exits.items()
         }
-        return GangResult(exits, first_failure(exits), watch.hang)
+        return GangResult(exits, first_failure(exits), watch.hang, self._agents.processes_per_host)
 
     def _send_folder(self) -> None:
         """Sends the run's folder. Raises GangError with the hosts that cannot hold a copy."""
         self._has_folder = True
         sent = self._copies.send()
-        problems = wait_for_answers([call for _, call in sent], [process for process, _ in sent])
+        problems = self._agents.answers(
+            [call for _, call in sent], [process for process, _ in sent]
+        )
         failures = [
-            f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why
+            f"{self._agents.name_of(process)}: {why}"
+            for (process, _), why in zip(sent, problems, strict=True)
+            if why
         ]
         if failures:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]

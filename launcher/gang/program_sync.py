@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.core.formatting import host_name
+from launcher.gang.agent_calls import Agents
 from launcher.gang.host_program import HostProgram
 from launcher.gang.program_archive import ProgramArchive
 from launcher.host.program_files import ProgramFile, ProgramFiles
@@ -49,7 +49,7 @@ class ProgramSync:
     """The exchange of programs with the hosts of a gang. Never waits except in `finish`."""
 
     def __init__(
-        self, agents: Sequence[Any], archive: ProgramArchive | None, warn: Callable[[str], None]
+        self, agents: Agents, archive: ProgramArchive | None, warn: Callable[[str], None]
     ) -> None:
         """Creates an exchange; without an archive, there is none.
 
@@ -205,8 +205,8 @@ class ProgramSync:
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"compiled programs of {host_name(process)} are not shared: {reason}. A host "
-                "that lacks them compiles them"
+                f"compiled programs of {self._agents.name_of(process)} are not shared: {reason}. "
+                "A host that lacks them compiles them"
             )
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from launcher.core.errors import HostError
@@ -28,14 +29,26 @@ TAKE_TIMEOUT_S = 10.0
 """Seconds for Ray to place a group on hosts that are alive and idle, before others are tried."""
 
 
+SeatKey = tuple[str, int]
+"""The id of a host's node, and the number of a process among those of the host."""
+
+
 @dataclass(frozen=True)
 class Seat:
-    """What a run holds on a host: a bundle of a placement group."""
+    """What a run holds for a process: a place in the bundle of its host."""
 
     host: Host
+    local: int
+    """The number of the process among those of the host."""
     placement_group: Any
     bundle_index: int
     resources: Mapping[str, float]
+    """What its agent takes: the first process of a host takes the whole bundle."""
+    processes_per_host: int = 1
+
+    @property
+    def key(self) -> SeatKey:
+        return self.host.node_id, self.local
 
 
 class Reservation:
@@ -49,6 +62,7 @@ class Reservation:
         hosts: Sequence[Host],
         release: Callable[[], None],
         claims: Any = None,
+        processes_per_host: int = 1,
     ) -> None:
         """Creates the reservation. `claims`: a second group, released with the first."""
         self.cluster = cluster
@@ -57,6 +71,7 @@ class Reservation:
         self.placement_group = group
         self.bundle = bundle
         self._release, self._claims = release, claims
+        self._processes_per_host = processes_per_host
 
     @property
     def places(self) -> list[HostSlot]:
@@ -64,9 +79,11 @@ class Reservation:
 
     @property
     def seats(self) -> list[Seat]:
+        count = self._processes_per_host
         return [
-            Seat(host, self.placement_group, index, self.bundle)
+            Seat(host, local, self.placement_group, index, self.bundle if local == 0 else {}, count)
             for index, host in enumerate(self.hosts)
+            for local in range(count)
         ]
 
     def is_placed_within(self, wait_s: float) -> bool:
@@ -191,9 +208,9 @@ def _take(world: World, hosts: HostCluster, added: Sequence[Host], is_whole: boo
         strategy="STRICT_SPREAD",
         bundle_label_selector=[{NODE_LABEL: host.node_id} for host in added],
     )
-    return Reservation(
-        hosts, group, bundle, added, lambda: remove_placement_group(group), _claims(added)
-    )
+    release = partial(remove_placement_group, group)
+    count = world.processes_per_host
+    return Reservation(hosts, group, bundle, added, release, _claims(added), count)
 
 
 def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:

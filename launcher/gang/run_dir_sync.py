@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import HostError
-from launcher.core.formatting import host_name
 from launcher.providers.ray.client import bounded, first_line
+from trainer.contract.protocol.process_names import file_stem
 from trainer.contract.records import replay_file
 from trainer.contract.storage import kept_programs
 
@@ -25,9 +25,9 @@ LAST_TIMEOUT_S = 30.0
 """Seconds to fetch what is still on the hosts when all programs have ended."""
 
 
-def log_of(process: int) -> str:
-    """Returns the path of a host's log in the run's folder."""
-    return f"logs/{host_name(process)}.log"
+def log_of(process: int, processes_per_host: int) -> str:
+    """Returns the path of a process's log in the run's folder."""
+    return f"logs/{file_stem(process, processes_per_host)}.log"
 
 
 def not_sharing(agents: Mapping[int, Any], run_dir: Path) -> list[int]:
@@ -56,8 +56,15 @@ def not_sharing(agents: Mapping[int, Any], run_dir: Path) -> list[int]:
 class Copies:
     """Copies on the hosts of the processes `apart`; does nothing when all share the folder."""
 
-    def __init__(self, agents: Sequence[Any], apart: Collection[int], run_dir: Path) -> None:
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        apart: Collection[int],
+        run_dir: Path,
+        processes_per_host: int = 1,
+    ) -> None:
         self._agents, self._apart, self._run_dir = list(agents), sorted(apart), run_dir
+        self._processes_per_host = processes_per_host
         self._asked: dict[Any, int] = {}
         """Pending calls and their processes."""
         self._ask_at: dict[int, float] = {}
@@ -106,11 +113,13 @@ class Copies:
         self._asked, self._ask_at = {}, {}
 
     def _send_to(self, process: int) -> Any:
-        patterns = (*READ, kept_programs.PATTERN.format(process=process))
+        first = process - process % self._processes_per_host
+        local = range(first, first + self._processes_per_host)
+        patterns = (*READ, *(kept_programs.PATTERN.format(process=one) for one in local))
         paths = [path for pattern in patterns for path in self._run_dir.glob(pattern)]
         files = {str(path.relative_to(self._run_dir)): path.read_bytes() for path in paths}
         folder = str(self._run_dir)
-        return self._agents[process].receive.remote(folder, files, *_written_by(process))
+        return self._agents[process].receive.remote(folder, files, *self._written_by(process))
 
     def _take(self, process: int, call: Any) -> bool:
         """Writes a call's result. Returns whether it had data; a lost host gets no more calls."""
@@ -121,7 +130,7 @@ class Copies:
             written: Mapping[str, bytes] = ray.get(call)
         except RayError:
             return False
-        for name in written.keys() & {n for names in _written_by(process) for n in names}:
+        for name in written.keys() & {n for names in self._written_by(process) for n in names}:
             is_new = name in MADE_BY_THE_FIRST and name not in self._made
             self._made.add(name)
             with (self._run_dir / name).open("wb" if is_new else "ab") as file:
@@ -129,11 +138,10 @@ class Copies:
         self._ask_at[process] = time.monotonic() + (0.0 if written else FETCH_S)
         return bool(written)
 
-
-def _written_by(process: int) -> tuple[list[str], list[str]]:
-    """Returns the files that a process appends to, and the files that it creates."""
-    log = [log_of(process)]
-    return ([*log, *BY_THE_FIRST], MADE_BY_THE_FIRST) if process == 0 else (log, [])
+    def _written_by(self, process: int) -> tuple[list[str], list[str]]:
+        """Returns the files that a process appends to, and the files that it creates."""
+        log = [log_of(process, self._processes_per_host)]
+        return ([*log, *BY_THE_FIRST], MADE_BY_THE_FIRST) if process == 0 else (log, [])
 
 
 def _left(deadline: float) -> float:

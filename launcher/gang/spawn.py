@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.errors import HostError
-from launcher.core.formatting import host_name
 from launcher.gang.reservation import Seat, lost
 from launcher.providers.ray.client import answered, first_line
 from launcher.providers.ray.host_cluster import HostCluster
+from trainer.contract.protocol.process_names import process_name
 
 POLL_INTERVAL_S = 0.5
 
@@ -94,15 +94,15 @@ class AgentStart:
         """
         ready = answered(list(self.awaited), wait_s)
         for call in ready:
-            _check_answer(call, self.awaited.pop(call).process)
+            self._check_answer(call, self.awaited.pop(call).process)
         if ready:
             return
         if gone := lost(self._seats, self._hosts):
-            names = ", ".join(map(host_name, gone))
+            names = ", ".join(map(self._name, gone))
             raise HostError(f"lost during the start: {names}")
         now = time.monotonic()
         if now - self._began > self._patience.total_s:
-            _give_up(self.awaited.values(), now - self._began)
+            self._give_up(now - self._began)
         for call, awaited in list(self.awaited.items()):
             overdue = now - awaited.made_at >= self._patience.answer_s
             if overdue and awaited.attempt < self._patience.attempts:
@@ -115,7 +115,7 @@ class AgentStart:
     def _replace(self, awaited: _Awaited, now: float) -> None:
         process, attempt = awaited.process, awaited.attempt + 1
         self._on_warning(
-            f"no response from the agent of {host_name(process)} within "
+            f"no response from the agent of {self._name(process)} within "
             f"{self._patience.answer_s:.0f} s: killing it and starting another one "
             f"(attempt {attempt} of {self._patience.attempts})"
         )
@@ -126,6 +126,23 @@ class AgentStart:
 
     def _make(self, process: int) -> Any:
         return _make(self._seats[process], self._python)
+
+    def _name(self, process: int) -> str:
+        return process_name(process, self._seats[process].processes_per_host)
+
+    def _check_answer(self, call: Any, process: int) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            ray.get(call)
+        except RayError as error:
+            raise HostError(f"no agent on {self._name(process)}: {first_line(error)}") from error
+
+    def _give_up(self, waited_s: float) -> None:
+        late = sorted(awaited.process for awaited in self.awaited.values())
+        names = ", ".join(map(self._name, late))
+        raise HostError(f"no agent started on {names} within {waited_s:.0f} s")
 
 
 def agent_with(**options: Any) -> Any:
@@ -150,21 +167,6 @@ def _make(seat: Seat, python: str | None) -> Any:
             seat.placement_group, placement_group_bundle_index=seat.bundle_index
         ),
     )
-
-
-def _check_answer(call: Any, process: int) -> None:
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        ray.get(call)
-    except RayError as error:
-        raise HostError(f"no agent on {host_name(process)}: {first_line(error)}") from error
-
-
-def _give_up(awaited: Any, waited_s: float) -> None:
-    names = ", ".join(host_name(process) for process in sorted(a.process for a in awaited))
-    raise HostError(f"no agent started on {names} within {waited_s:.0f} s")
 
 
 def _kill(agents: Iterable[Any]) -> None:

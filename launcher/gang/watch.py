@@ -1,11 +1,12 @@
 """Watches the programs of a gang until all have ended."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 from launcher.core.results import Hang, ProcessExit
+from launcher.gang.agent_calls import Agents
 from launcher.gang.agent_ends import explain
 from launcher.gang.live_requests import LiveRequests
 from launcher.gang.monitor import HANG_GRACE_S, GangMonitor, Stop
@@ -26,7 +27,7 @@ class GangWatch:
 
     def __init__(
         self,
-        agents: Sequence[Any],
+        agents: Agents,
         copies: Copies,
         programs: ProgramSync,
         forward: Callable[[int, OutputUpdate], None],

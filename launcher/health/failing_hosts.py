@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 
-from launcher.core.formatting import host_name
+from trainer.contract.protocol.process_names import process_name
 
 FAILURES = 2
 """Attempts that end on a host before it is avoided: one may be bad luck."""
@@ -12,7 +12,8 @@ FAILURES = 2
 class FailingHosts:
     """The failures of a run's hosts, by what identifies a host from one attempt to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes_per_host: int = 1) -> None:
+        self._processes_per_host = processes_per_host
         self._failures: Counter[Hashable] = Counter()
 
     def record(
@@ -23,9 +24,12 @@ class FailingHosts:
         `hosts`: the host of each process. `failed`: the process whose failure ended the attempt, if
         any. `slow`: the processes that were stragglers when it ended.
         """
-        avoided = {process: f"{host_name(process)} was slow to the end" for process in slow}
+        avoided = {process: f"{self._name(process)} was slow to the end" for process in slow}
         if failed is not None:
             self._failures[hosts[failed]] += 1
             if (count := self._failures[hosts[failed]]) >= FAILURES:
-                avoided[failed] = f"{count} attempts ended on {host_name(failed)}"
+                avoided[failed] = f"{count} attempts ended on {self._name(failed)}"
         return avoided
+
+    def _name(self, process: int) -> str:
+        return process_name(process, self._processes_per_host)

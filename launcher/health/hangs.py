@@ -136,12 +136,13 @@ class HangDetector:
         limits: Limits = Limits(),
         *,
         expects_events: bool = False,
+        processes_per_host: int = 1,
     ) -> None:
         """Creates a detector of `processes`, which are their number or their numbers."""
-        self._limits = limits
+        self._limits, self._processes_per_host = limits, processes_per_host
         self._live = set(range(processes) if isinstance(processes, int) else processes)
         self._hosts = {p: _Host(limits, 0.0) for p in self._live} if expects_events else {}
-        self._paces = StragglerDetector()
+        self._paces = StragglerDetector(processes_per_host)
         self._suspended: dict[int, float] = {}
         """Processes that do not run, and the seconds for which they have not."""
         self._seen_at: float | None = None
@@ -234,7 +235,8 @@ class HangDetector:
     def _hang(self, behind: list[StalledHost], *, silent: bool, deadline_s: float) -> Hang:
         is_all = len(behind) == len(self._hosts)
         behind = sorted(behind, key=lambda one: one.process)
-        return Hang(tuple(behind), silent, deadline_s, is_all)
+        count = self._processes_per_host
+        return Hang(tuple(behind), silent, deadline_s, is_all, processes_per_host=count)
 
     def _behind(self, process: int, since_s: float) -> StalledHost:
         host = self._hosts[process]

@@ -9,11 +9,11 @@ processors.
 import math
 import statistics
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeGuard
 
-from launcher.core.formatting import host_name
 from trainer.contract.protocol.events import HeartbeatEvent
+from trainer.contract.protocol.process_names import process_name
 
 FACTOR, RECOVERED_FACTOR = 2.0, 1.5
 HEARTBEATS = 5
@@ -43,10 +43,12 @@ class Straggler:
     """Its value divided by the median of all hosts."""
     measure: Measure
     value_s: float
+    processes_per_host: int = 1
 
     def __str__(self) -> str:
+        name = process_name(self.process, self.processes_per_host)
         return (
-            f"{host_name(self.process)} is slow: it takes {1000 * self.value_s:.0f} ms "
+            f"{name} is slow: it takes {1000 * self.value_s:.0f} ms "
             f"{DESCRIPTIONS[self.measure]}, {self.factor:.1f} times what is usual"
         )
 
@@ -54,7 +56,8 @@ class Straggler:
 class StragglerDetector:
     """Compares the heartbeats of the hosts that make steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes_per_host: int = 1) -> None:
+        self._processes_per_host = processes_per_host
         self._host_time = _History("host_time_s", HOST_TIME_LASTING_S)
         self._cpu_probe = _History("cpu_probe_s", CPU_PROBE_LASTING_S)
         self._named: set[int] = set()
@@ -83,7 +86,8 @@ class StragglerDetector:
         slow = {**self._cpu_probe.lasting(now_s), **self._host_time.lasting(now_s)}
         new = sorted(slow.keys() - self._named)
         self._named = set(slow)
-        return [slow[process] for process in new]
+        count = self._processes_per_host
+        return [replace(slow[process], processes_per_host=count) for process in new]
 
 
 class _History:

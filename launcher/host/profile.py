@@ -37,10 +37,10 @@ class TracedFiles:
 class Trace:
     """A request to one program, and the files that it has written."""
 
-    def __init__(self, run_dir: Path, process: int) -> None:
+    def __init__(self, run_dir: Path, process: int, processes_per_host: int = 1) -> None:
         self._run_dir = run_dir
-        self._folder = profile_request.folder_of(run_dir, process)
-        self._request = profile_request.path_of(run_dir, process)
+        self._folder = profile_request.folder_of(run_dir, process, processes_per_host)
+        self._request = profile_request.path_of(run_dir, process, processes_per_host)
         self._before = set(self._folder.rglob("*"))
 
     def begin(self, program: HostProcess, steps: int) -> str:

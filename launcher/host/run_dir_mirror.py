@@ -48,6 +48,6 @@ def _remove_programs(folder: Path, files: Collection[str]) -> None:
     """Removes the compiled programs of an earlier start that are not among the files."""
     for path in folder.glob("*"):
         if f"{folder.name}/{path.name}" not in files:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another process of this host may be first
     with suppress(OSError):  # it is missing, or not empty
         folder.rmdir()

@@ -54,7 +54,7 @@ def keep(launch: LaunchSpec) -> KeptStore:
         kept = _compile(worlds, making)
     return KeptStore(
         folder=str(folder),
-        hosts=[one.plan.world.processes for one in worlds],
+        hosts=[one.plan.world.hosts for one in worlds],
         files=len(kept),
         programs=sum(one.programs for one in kept),
         bytes=sum(one.bytes for one in kept),

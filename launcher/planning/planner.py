@@ -71,7 +71,8 @@ class TrainingLaunch(LaunchSpec):
 
         The agent adds the coordinator's address and the event pipe.
         """
-        memory = {HOST_MEMORY_BYTES: str(self.in_memory_bytes)} if self.in_memory_bytes else {}
+        size = self.in_memory_bytes // self.plan.world.processes_per_host
+        memory = {HOST_MEMORY_BYTES: str(size)} if size else {}
         return {
             **super().environment(process),
             **allocator_environment(self.plan.world),
@@ -136,18 +137,18 @@ class TrainingLaunch(LaunchSpec):
     def first_save_interval(self) -> SaveInterval | None:
         """The interval between checkpoints when the run starts; None without `auto`."""
         known = self.plan.save_statistics
-        return known and choose(known, self.plan.world.processes)
+        return known and choose(known, self.plan.world.hosts)
 
     @property
     def settled_save_interval(self) -> SaveInterval | None:
         """The interval if the hosts fail as often as published; None without `auto`."""
         known = self.plan.save_statistics
-        return known and settled(known, self.plan.world.processes)
+        return known and settled(known, self.plan.world.hosts)
 
     @property
     def standby_bytes(self) -> int:
-        """Bytes of a standby process on each host beside the program; 0 without one."""
-        return estimates.standby_bytes(self.job)
+        """Bytes of the standby processes on each host beside the programs; 0 without one."""
+        return estimates.standby_bytes(self.job, self.plan)
 
     @property
     def offloaded_bytes(self) -> int:
@@ -165,7 +166,7 @@ class TrainingLaunch(LaunchSpec):
         return self._host_memory(self.plan)
 
     def _host_memory(self, plan: Plan) -> HostMemory:
-        may_shrink = any(one.processes < plan.world.processes for one in self.smaller_worlds)
+        may_shrink = any(one.hosts < plan.world.hosts for one in self.smaller_worlds)
         return estimates.host_memory(self.job, plan, may_shrink=may_shrink)
 
     @property
@@ -299,7 +300,7 @@ def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world:
     """Returns a problem if `storage` is missing where the hosts need it, else ""."""
     if job.storage or job.checkpoint is None or world.simulated:
         return ""
-    if not cluster.value.provider.needs_storage(world.processes):
+    if not cluster.value.provider.needs_storage(world.hosts):
         return ""
     return (
         f"storage: missing in {job_source} and in {cluster.source}. Set it in one of them to a "

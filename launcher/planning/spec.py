@@ -13,12 +13,14 @@ from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import BasePlan, World
 from trainer.contract.protocol.environment import (
     ATTEMPT,
+    JAX_LOCAL_DEVICE_IDS,
     JAX_PLATFORMS,
     MEGASCALE_NUM_SLICES,
     MEGASCALE_PORT,
     MEGASCALE_SLICE_ID,
     NUM_PROCESSES,
     PROCESS_ID,
+    PROCESSES_PER_HOST,
     RUN_DIR,
     XLA_FLAGS,
 )
@@ -114,15 +116,15 @@ class LaunchSpec(AttemptInfo, ABC):
     @property
     def sizes(self) -> tuple[int, ...]:
         """Numbers of hosts that the job fits on, ascending."""
-        return tuple(one.plan.world.processes for one in (*self.fallback_specs(), self))
+        return tuple(one.plan.world.hosts for one in (*self.fallback_specs(), self))
 
     @property
     def within_limit(self) -> "LaunchSpec":
         """The same attempt on the most hosts that `host_limit` allows, or else on the fewest."""
-        if self.host_limit is None or self.host_limit >= self.plan.world.processes:
+        if self.host_limit is None or self.host_limit >= self.plan.world.hosts:
             return self
         smaller = self.fallback_specs()
-        allowed = [one for one in smaller if one.plan.world.processes <= self.host_limit]
+        allowed = [one for one in smaller if one.plan.world.hosts <= self.host_limit]
         return (allowed or smaller[:1] or [self])[-1]
 
     @property
@@ -155,7 +157,7 @@ class LaunchSpec(AttemptInfo, ABC):
 
     @property
     def standby_bytes(self) -> int:
-        """Bytes of a standby process on each host beside the program; 0 without one."""
+        """Bytes of the standby processes on each host beside the programs; 0 without one."""
         return 0
 
     @property
@@ -182,6 +184,10 @@ class LaunchSpec(AttemptInfo, ABC):
             ATTEMPT: str(self.attempt),
             **backend_environment(world, self._xla_flags),
         }
+        if world.processes_per_host > 1:
+            variables[PROCESSES_PER_HOST] = str(world.processes_per_host)
+            if not world.on_cpu:
+                variables[JAX_LOCAL_DEVICE_IDS] = _local_devices(world, process)
         if world.platform == "tpu" and not world.on_cpu and world.slices > 1:
             variables[MEGASCALE_NUM_SLICES] = str(world.slices)
             variables[MEGASCALE_SLICE_ID] = str(process // world.hosts_per_slice)
@@ -203,8 +209,18 @@ def backend_environment(world: World, xla_flags: str) -> dict[str, str]:
     """Returns the variables that choose JAX's devices. `xla_flags`: further XLA_FLAGS."""
     if not world.on_cpu:
         return {JAX_PLATFORMS: _jax_platform(world.platform)}
-    devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
+    devices = f"--xla_force_host_platform_device_count={world.devices_per_process}"
     return {JAX_PLATFORMS: "cpu", XLA_FLAGS: f"{xla_flags} {devices}".strip()}
+
+
+def _local_devices(world: World, process: int) -> str:
+    """Returns the numbers of a process's devices among those that its host's programs see.
+
+    All processes see all GPUs of their host, so that NCCL can copy from one to the other. JAX opens
+    only these: its detection of Slurm and Open MPI does the same, with one GPU for each process.
+    """
+    first = process % world.processes_per_host * world.devices_per_process
+    return ",".join(map(str, range(first, first + world.devices_per_process)))
 
 
 def _jax_platform(platform: str) -> str:

@@ -11,7 +11,6 @@ from typing import Self
 
 from launcher.core.errors import HostError
 from launcher.core.events import Listener, PreemptionNoticeEvent
-from launcher.core.formatting import host_name
 from launcher.core.results import GangResult
 from launcher.gang.agent_calls import LostError
 from launcher.gang.agent_pool import Member
@@ -26,6 +25,7 @@ from launcher.rehearsal.faults import Fault, FaultKind
 from launcher.rehearsal.timings import Timings
 from trainer.contract.planning.plan import World
 from trainer.contract.protocol.events import CheckedEvent
+from trainer.contract.protocol.process_names import host_name
 
 HOSTS_CHECK_S = 1.01
 """Seconds after which the monitor of an attempt surely looks again whether hosts have come."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from launcher.core.formatting import pluralize
+from launcher.core.formatting import describe_hosts
 from trainer.contract.planning import mesh_layout, sharding_rules
 from trainer.contract.planning.plan import BasePlan, Plan, World
 
@@ -62,8 +62,7 @@ def meshes(plans: dict[int, BasePlan]) -> list[Mesh]:
 
 def describe(world: World) -> str:
     """Describes the hosts and devices of a world in one line."""
-    devices = pluralize(world.devices_per_host, "device")
-    text = f"{pluralize(world.processes, 'host')} x {devices}"
+    text = describe_hosts(world)
     if world.accelerator != "cpu":
         text += f" of {world.accelerator}"
     if world.topology:

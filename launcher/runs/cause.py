@@ -18,9 +18,10 @@ LAST_LINES = 200
 
 @dataclass(frozen=True)
 class LastOutput:
-    """The end of a host's log, with the stacks that were taken of a hanging program."""
+    """The end of a log, with the stacks that were taken of a hanging program."""
 
     host: int
+    """Number of the host; of the process where hosts have several."""
     text: str
 
 

@@ -155,7 +155,7 @@ class RunDir:
             AttemptStartedEvent(
                 time=time.time(),
                 attempt=launch.attempt,
-                hosts=world.processes,
+                hosts=world.hosts,
                 chips=chips(world),
                 price_per_chip_hour=price_per_chip_hour(launch.cluster),
             )
@@ -173,7 +173,7 @@ class RunDir:
             path.unlink()
         for plan in plans:
             if isinstance(plan, Plan):
-                path = folder / f"smaller-{plan.world.processes:04d}.json"
+                path = folder / f"smaller-{plan.world.hosts:04d}.json"
                 replace_file(path, plan.model_dump_json(indent=2))
 
     def _informed(self, plan: BasePlan) -> BasePlan:
@@ -200,7 +200,7 @@ class RunDir:
         self._attempt = RecordedState(
             attempt=launch.attempt,
             cluster=launch.cluster_ref,
-            hosts=launch.plan.world.processes,
+            hosts=launch.plan.world.hosts,
             steps=launch.steps,
             grace_s=launch.grace_s,
             launched_in=str(Path.cwd()),

@@ -94,6 +94,11 @@ class RunRecord:
         return self.status.name
 
     @property
+    def processes_per_host(self) -> int:
+        """That of the last attempt with a plan."""
+        return self.last_plan.world.processes_per_host if self.last_plan else 1
+
+    @property
     def versions(self) -> dict[str, str]:
         """Version of each package on host 0, at its last start."""
         return dict(self._last_start.versions or {}) if self._last_start else {}

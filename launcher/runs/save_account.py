@@ -51,7 +51,7 @@ class SaveAccount:
         self.latest = max(self.latest, driver_time(event) or 0.0)
         match event:
             case InitializedEvent() if not event.process:
-                self.hosts, self.since = max(1, event.processes or 1), self.latest
+                self.hosts, self.since = max(1, event.hosts or event.processes or 1), self.latest
             case AttemptEndedEvent():
                 self._end(self.latest, is_fault=self._is_fault(event))
             case CheckpointSavedEvent():

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.formatting import format_bytes, format_seconds, pluralize
+from launcher.core.formatting import describe_hosts, format_bytes, format_seconds, plural, pluralize
 from launcher.host.process import SEARCH_PATHS
 from launcher.planning import host_memory, job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
@@ -21,6 +21,7 @@ from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, pipeline, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCESS_ID
+from trainer.contract.protocol.process_names import process_noun
 
 INSIDE = ("expert", "context", "tensor")
 """Mesh axes that label the lines of the picture; its headers name the other axes."""
@@ -56,8 +57,7 @@ def print_plan(
 def describe_world(launch: AttemptInfo) -> str:
     """Describes the cluster in one line: its name, hosts, devices and topology."""
     world = launch.plan.world
-    hosts, devices = pluralize(world.processes, "host"), pluralize(world.devices_per_host, "device")
-    text = f"{launch.cluster_name}: {hosts} x {devices}"
+    text = f"{launch.cluster_name}: {describe_hosts(world)}"
     if world.accelerator != "cpu":
         text += f" of {world.accelerator}"
     if world.topology:
@@ -72,7 +72,7 @@ def describe_world(launch: AttemptInfo) -> str:
 def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
     """Draws the host of each mesh coordinate: a grid of host numbers per stage and `data`."""
     mesh = launch.plan.mesh
-    cell = len(str(launch.plan.world.processes - 1)) + 1
+    cell = len(str(launch.plan.world.hosts - 1)) + 1
     columns = max(1, (width - 14) // cell)
     grids: list[RenderableType] = [Text("mesh, by host number", style="bold")]
     for outer in range(mesh["pipeline"] * mesh["data"]):
@@ -193,9 +193,10 @@ def _bounds_lines(launch: TrainingLaunch, best: Bounds) -> tuple[str, str, str]:
 
 
 def _batch_text(launch: TrainingLaunch) -> str:
-    batch = launch.plan.batch
+    batch, world = launch.plan.batch, launch.plan.world
+    holder = process_noun(world.processes_per_host)
     text = (
-        f"global {batch.global_batch}, per host {batch.rows_per_process}, per device "
+        f"global {batch.global_batch}, per {holder} {batch.rows_per_process}, per device "
         f"{batch.rows_per_device * batch.grad_accum_steps}"
     )
     micro = f"{batch.rows_per_device} at a time in {batch.grad_accum_steps} micro-batches"
@@ -205,11 +206,11 @@ def _batch_text(launch: TrainingLaunch) -> str:
         micro += f" through {stages} stages{f' in {rounds} rounds' if rounds > 1 else ''}"
         micro += " by 1f1b" if pipeline.alternates(launch.plan) else ""
         micro += f", which are idle {idle:.0%} of the time"
-    shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
+    shared = f"; {world.processes // batch.blocks} {plural(holder)} share each block"
     return (
         text
         + (f" ({micro})" if batch.grad_accum_steps > 1 or stages > 1 else "")
-        + (shared if batch.blocks < launch.plan.world.processes else "")
+        + (shared if batch.blocks < world.processes else "")
     )
 
 
@@ -281,8 +282,12 @@ def environment(launch: LaunchSpec, process: int) -> dict[str, str]:
 
 
 def _process(launch: LaunchSpec) -> Group:
-    """Returns the environment and command of each process, with the values of host 0."""
-    lines = [Text(f"started on each host (host 0 shown; {PROCESS_ID} counts on)", style="bold")]
+    """Returns the environment and command of each process, with the values of process 0."""
+    count = launch.plan.world.processes_per_host
+    title = f"started on each host (host 0 shown; {PROCESS_ID} counts on)"
+    if count > 1:
+        title = f"started {count} times on each host (process 0 shown; {PROCESS_ID} counts on)"
+    lines = [Text(title, style="bold")]
     for name, value in environment(launch, 0).items():
         after = f':"${name}"' if name in SEARCH_PATHS else ""
         lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))

@@ -47,6 +47,7 @@ from trainer.contract.protocol.events import (
     StepEvent,
     WarningEvent,
 )
+from trainer.contract.protocol.process_names import process_noun
 from trainer.contract.records.metrics_file import curve
 
 # Lines of hosts other than host 0 are shown when they match: words that programs use for trouble,
@@ -180,11 +181,11 @@ class RunDisplay:
             case HostExcludedEvent():
                 self._print(str(event), style="yellow")
             case PreemptionNoticeEvent():
-                self._print(f"host {process} is about to be taken away: {event.message}")
+                self._print(f"{self._noun} {process} is about to be taken away: {event.message}")
             case WarningEvent():
-                self._print(f"host {process} warning: {event.message}", style="yellow")
+                self._print(f"{self._noun} {process} warning: {event.message}", style="yellow")
             case ErrorEvent():
-                self._print(f"host {process} error: {event.message}", style="red")
+                self._print(f"{self._noun} {process} error: {event.message}", style="red")
             case _:
                 pass
 
@@ -233,7 +234,7 @@ class RunDisplay:
             return
         if not self._budget.take():
             return
-        prefix = Text(f"host {process} ", style=host_color(process))
+        prefix = Text(f"{self._noun} {process} ", style=host_color(process))
         self._console.print(prefix + Text.from_ansi(coloured(line[:2000])), soft_wrap=True)
 
     def _print(self, text: str, style: str = "") -> None:
@@ -284,6 +285,10 @@ class RunDisplay:
         if event.mfu is not None:
             parts.append(f"MFU {100 * event.mfu:.1f} %")
         return Text("   ".join(parts))
+
+    @property
+    def _noun(self) -> str:
+        return process_noun(self._launch.plan.world.processes_per_host)
 
     def _hosts(self) -> str:
         total = self._launch.plan.world.processes

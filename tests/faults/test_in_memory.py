@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.support.fault_injection import sabotage, sabotage_copy
 from tests.support.fault_matrix import JOB, assert_finished
 from tests.support.launches import Launch, Launcher
 from tests.support.processes import wait_until
-from tests.support.programs import agent_of, node_of, trainer_of
+from tests.support.programs import agent_of, node_of, slots, trainer_of
 
 pytestmark = pytest.mark.faults
 
@@ -48,16 +47,6 @@ def run(
     run.wait_for_event("step", step=IN_MEMORY)
     wait_until(lambda: all(len(slots(agent_of(traces, host), "copy")) == 2 for host in (0, 1)))
     return run
-
-
-def slots(agent: int, kind: str) -> list[Path]:
-    """The memory that an agent holds, as files."""
-    found: dict[int, Path] = {}
-    for path in Path(f"/proc/{agent}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was just closed
-            if str(path.readlink()).startswith(f"/memfd:slipway-{kind}"):
-                found[path.stat().st_ino] = path  # a mapping has a descriptor of its own
-    return list(found.values())
 
 
 def flip_bits(agent: int, kind: str) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from launcher.core.formatting import host_name
 from tests.support.assert_no_leftovers import Traces
 from tests.support.load_many_nodes import MOST_NODES
 from tests.support.processes import LAUNCH_TIMEOUT_S
 from tests.support.sampling import sampled
+from trainer.contract.protocol.process_names import host_name
 
 pytestmark = pytest.mark.scale
 ROOT = Path(__file__).parents[2]

@@ -112,7 +112,7 @@ def environment(
 
     The compiler does not optimize: tiny programs run a few times.
     """
-    flags = f"--xla_force_host_platform_device_count={world.devices_per_host}"
+    flags = f"--xla_force_host_platform_device_count={world.devices_per_process}"
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",

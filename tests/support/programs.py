@@ -1,6 +1,7 @@
 """The processes of a run that can be hit: each host's trainer, agent and Ray node."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -45,12 +46,27 @@ def node_of(traces: Traces, process: int) -> int:
 
 def agent_of(traces: Traces, process: int) -> int:
     """The actor that runs on a host."""
-    node = node_of(traces, process)
+    return agents_of(traces, process)[-1]
+
+
+def agents_of(traces: Traces, host: int) -> list[int]:
+    """The actors that run on a host, one for each of its processes, the newest last."""
+    node = node_of(traces, host)
 
     def is_it(number: int, command: str) -> bool:
         return command.startswith("ray::Agent") and psutil.Process(number).ppid() == node
 
-    return _newest(traces, is_it)
+    return _by_age(traces, is_it)
+
+
+def slots(agent: int, kind: str) -> list[Path]:
+    """The memory that an agent holds, as files."""
+    found: dict[int, Path] = {}
+    for path in Path(f"/proc/{agent}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was just closed
+            if str(path.readlink()).startswith(f"/memfd:slipway-{kind}"):
+                found[path.stat().st_ino] = path  # a mapping has a descriptor of its own
+    return list(found.values())
 
 
 def reaper_of_nodes(traces: Traces) -> int:
@@ -86,7 +102,10 @@ def _environment_of(process: int) -> dict[str, str]:
 
 def _newest(traces: Traces, is_it: Callable[[int, str], bool]) -> int:
     """As soon as there is one; what an attempt before has left may still be ending."""
+    return _by_age(traces, is_it)[-1]
 
+
+def _by_age(traces: Traces, is_it: Callable[[int, str], bool]) -> list[int]:
     found: list[tuple[float, int]] = []
 
     def look() -> bool:
@@ -99,4 +118,4 @@ def _newest(traces: Traces, is_it: Callable[[int, str], bool]) -> int:
         return bool(found)
 
     wait_until(look)
-    return max(found)[1]
+    return [number for _, number in sorted(found)]

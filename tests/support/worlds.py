@@ -10,7 +10,7 @@ from trainer.contract.planning.sharding_rules import MESH_AXES
 CORPUS = Corpus(source="stdlib", sha256=None)
 
 
-def cpu_world(hosts: int, devices_per_host: int) -> World:
+def cpu_world(hosts: int, devices_per_host: int, processes_per_host: int = 1) -> World:
     return World(
         accelerator="cpu",
         platform="cpu",
@@ -18,6 +18,7 @@ def cpu_world(hosts: int, devices_per_host: int) -> World:
         slices=1,
         hosts_per_slice=hosts,
         devices_per_host=devices_per_host,
+        processes_per_host=processes_per_host,
         topology=None,
         host_bounds=None,
     )

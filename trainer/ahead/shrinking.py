@@ -15,8 +15,8 @@ def smaller_plans(run_dir: Path, now: World) -> list[tuple[Path, Plan]]:
     A shrink usually loses one host or slice, so the largest is the likeliest.
     """
     plans = [(path, Plan.model_validate_json(path.read_text())) for path in run_dir.glob(PLANS)]
-    smaller = [(path, plan) for path, plan in plans if plan.world.processes < now.processes]
-    return sorted(smaller, key=lambda found: -found[1].world.processes)
+    smaller = [(path, plan) for path, plan in plans if plan.world.hosts < now.hosts]
+    return sorted(smaller, key=lambda found: -found[1].world.hosts)
 
 
 def numbers_after(process: int, now: World, smaller: World) -> Iterator[int]:
@@ -24,7 +24,7 @@ def numbers_after(process: int, now: World, smaller: World) -> Iterator[int]:
 
     The hosts that stay keep their order. Whole slices are lost where there are several.
     """
-    unit = now.hosts_per_slice if now.slices > 1 else 1
+    unit = now.processes_per_host * (now.hosts_per_slice if now.slices > 1 else 1)
     lost = (now.processes - smaller.processes) // unit
     for lost_before in range(lost + 1):
         number = process - lost_before * unit

@@ -25,7 +25,7 @@ class Places:
     def __init__(self, plan: Plan):
         self.sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
         world = plan.world
-        islands = world.slices if world.platform == "tpu" else world.processes
+        islands = world.slices if world.platform == "tpu" else world.hosts
         self.island = np.array(plan.device_order) // (world.devices // islands)
 
     def groups(self, instruction: Instruction) -> np.ndarray:

@@ -19,7 +19,8 @@ class Place(NamedTuple):
     offset: int
     size: int
     is_alone: bool
-    """Whether no other process holds the same part of the array."""
+    """Whether no other host holds the same part of the array, and no earlier process of this host.
+    """
 
 
 class LocalShard(NamedTuple):
@@ -29,13 +30,17 @@ class LocalShard(NamedTuple):
     data: jax.Array
 
 
-def local_shards(flat: Mapping[str, jax.Array]) -> list[LocalShard]:
+def local_shards(flat: Mapping[str, jax.Array], processes_per_host: int = 1) -> list[LocalShard]:
     """Returns each distinct shard of this process once; those that it holds alone come first."""
+    own = jax.process_index()
     found: list[tuple[bool, str, Bounds, jax.Array]] = []
     for name, leaf in flat.items():
         holders = _holders(leaf)
         shards = {bounds(one.index, leaf.shape): one.data for one in leaf.addressable_shards}
-        found += [(len(holders[index]) == 1, name, index, data) for index, data in shards.items()]
+        for index, data in shards.items():
+            hosts = {process // processes_per_host for process in holders[index]}
+            is_alone = len(hosts) == 1 and min(holders[index]) == own
+            found.append((is_alone, name, index, data))
     found.sort(key=lambda one: not one[0])
     local, offset = list[LocalShard](), 0
     for is_alone, name, index, data in found:

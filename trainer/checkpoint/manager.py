@@ -181,7 +181,7 @@ class Checkpoints:
         if start.stamp is not None and known.follows_fault:
             # Memory, and not storage, has served the last fault.
             known = known.model_copy(update={"faults": known.faults - 1})
-        hosts = self.run.plan.world.processes
+        hosts = self.run.plan.world.hosts
         return AutoInterval(known, hosts, time.monotonic(), report.save_interval)
 
 

@@ -70,7 +70,7 @@ class MemorySaver:
         if self._own is None:
             return
         flat = flatten(state)
-        local = local_shards(flat)
+        local = local_shards(flat, self._run.plan.world.processes_per_host)
         size = sum(one.place.size for one in local)
         try:
             number, path = self._own.reserve(size, self._kept)
@@ -176,6 +176,9 @@ def _neighbor(own: HostMemory | None, run: RunFacts) -> HostMemory | None:
 
 
 def neighbor_of(process: int, world: World) -> int:
-    """Returns the process that keeps the copy: in the next slice if there are several."""
-    distance = world.hosts_per_slice if world.slices > 1 else 1
-    return (process + distance) % world.processes
+    """Returns the process that keeps the copy, on the next host, in the next slice if there is one.
+
+    It is the process itself if there is no other host.
+    """
+    hosts = world.hosts_per_slice if world.slices > 1 else 1
+    return (process + hosts * world.processes_per_host) % world.processes

@@ -353,11 +353,11 @@ def moved(about: CheckpointMetadata, world: World, mesh: Mapping[str, int]) -> s
     "restored step 400, saved on 4 hosts x 4 devices (fsdp 16), now on 2 x 4 (fsdp 8)".
     """
     saved, now = about.world, world
-    before = f"{saved.processes} hosts x {saved.devices_per_host} devices ({_axes(about.mesh)})"
+    before = f"{saved.hosts} hosts x {saved.devices_per_host} devices ({_axes(about.mesh)})"
     text = f"restored step {about.step}, saved on {before}"
     if (saved, about.mesh) == (now, mesh):
         return text
-    return f"{text}, now on {now.processes} x {now.devices_per_host} ({_axes(mesh)})"
+    return f"{text}, now on {now.hosts} x {now.devices_per_host} ({_axes(mesh)})"
 
 
 def _axes(mesh: Mapping[str, int]) -> str:

@@ -7,12 +7,15 @@ deadline. Every name is used once in an attempt.
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from trainer.contract.protocol.environment import PROCESSES_PER_HOST
+from trainer.contract.protocol.process_names import process_name
 from trainer.distributed.private import distributed as jax_distributed
 
 SLACK_S = 10.0
@@ -119,7 +122,7 @@ def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
         report = _get(client, f"{key}/reports/{process}", max(0.1, ends - time.monotonic()))
         problem = _no_response(process, deadline_s) if report is None else json.loads(report)
         if problem:
-            hosts.setdefault((problem["kind"], problem["text"]), []).append(f"host-{process:04d}")
+            hosts.setdefault((problem["kind"], problem["text"]), []).append(_name(process))
     return [
         {"kind": kind, "text": text if not kind else f"{', '.join(names)}: {text}"}
         for (kind, text), names in hosts.items()
@@ -127,7 +130,12 @@ def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
 
 
 def _no_response(process: int, deadline_s: float) -> dict[str, str]:
-    return {"kind": "", "text": f"no response from host-{process:04d} within {deadline_s:.0f} s"}
+    return {"kind": "", "text": f"no response from {_name(process)} within {deadline_s:.0f} s"}
+
+
+def _name(process: int) -> str:
+    """Returns the name of a process of this attempt."""
+    return process_name(process, int(os.environ.get(PROCESSES_PER_HOST, 1)))
 
 
 def _get(client: Any, key: str, timeout_s: float) -> str | None:

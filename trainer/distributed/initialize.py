@@ -125,7 +125,7 @@ def check_world(world: World, process: int) -> None:
     seen_and_planned = {
         "processes": (jax.process_count(), world.processes),
         "devices": (jax.device_count(), world.devices),
-        "local devices": (jax.local_device_count(), world.devices_per_host),
+        "local devices": (jax.local_device_count(), world.devices_per_process),
     }
     wrong = [
         f"found {seen} {what}, planned {planned}"

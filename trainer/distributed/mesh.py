@@ -46,7 +46,7 @@ def _numbered(world: World, devices: list[Device]) -> list[Device]:
     else:
         devices = sorted(devices, key=lambda device: (device.process_index, device.id))
     for number, device in enumerate(devices):
-        planned = number // world.devices_per_host
+        planned = number // world.devices_per_process
         if device.process_index != planned:
             raise ValueError(
                 f"device {number} is planned on process {planned}, but {device} is on process "

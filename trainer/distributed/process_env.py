@@ -17,6 +17,7 @@ class Environment:
     """Address on which process 0 listens, JAX_COORDINATOR_BIND_ADDRESS; None: all addresses."""
     processes: int = 1
     process: int = 0
+    processes_per_host: int = 1
     run_dir: Path | None = None
     attempt: int = 1
     events_fd: int | None = None
@@ -44,6 +45,7 @@ class Environment:
             coordinator_bind=variables.get(environment.JAX_COORDINATOR_BIND_ADDRESS),
             processes=processes,
             process=int(variables.get(environment.PROCESS_ID, 0)),
+            processes_per_host=int(variables.get(environment.PROCESSES_PER_HOST, 1)),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=int(variables.get(environment.ATTEMPT, 1)),
             events_fd=int(events_fd) if events_fd else None,

@@ -17,8 +17,8 @@ class Profiler:
         is_named = job.profile is not None and environment.process in job.profile.processes
         self._steps = job.profile.steps if job.profile and is_named else None
         self._last_step = job.last_step
-        self._folder = profile_request.folder_of(run_dir, environment.process)
-        self._request = profile_request.path_of(run_dir, environment.process)
+        own = run_dir, environment.process, environment.processes_per_host
+        self._folder, self._request = profile_request.folder_of(*own), profile_request.path_of(*own)
         self._is_asked = False
         self._last: int | None = None
         """The last step of the trace in progress."""

@@ -85,7 +85,7 @@ def ray_cluster(
 
 def _hosts(name: str, world: World, settings: Kubernetes) -> dict[str, Any]:
     is_tpu = world.platform == "tpu"
-    replicas = world.slices if is_tpu else world.processes
+    replicas = world.slices if is_tpu else world.hosts
     template = _template("ray-worker", name, settings, _resources(world, settings))
     pod = template["spec"]
     selector = {**(gke.selector(_kind(world)) if is_tpu else {}), **settings.node_selector}

@@ -132,7 +132,7 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
     A queue may hold the cluster back indefinitely; the time for the pods counts from its release.
     Raises HostError when the pods do not come up.
     """
-    total = 1 + world.processes
+    total = 1 + world.hosts
     deadline = time.monotonic() + settings.start_timeout_s
     stuck_since: float | None = None
     while True:

@@ -37,12 +37,12 @@ def refuse_if_too_large(
     """Raises HostError unless the hosts and `state_bytes` of arrays fit.
 
     `state_bytes` covers what all hosts hold together beside programs, see `array_bytes`.
-    `standby_bytes` are those of a standby process on each host. `later`: whether all
+    `standby_bytes` are those of the standby processes on each host. `later`: whether all
     memory counts, because the programs that use it now will have ended.
     """
     available = total_bytes() if later else available_bytes()
-    per_host = NODE_BYTES + TRAINER_BYTES + standby_bytes
-    needed = HEAD_BYTES + world.processes * per_host + state_bytes
+    per_host = NODE_BYTES + world.processes_per_host * TRAINER_BYTES + standby_bytes
+    needed = HEAD_BYTES + world.hosts * per_host + state_bytes
     if needed <= available:
         return
     most = _largest(world, (available - HEAD_BYTES - state_bytes) // per_host)
@@ -52,7 +52,7 @@ def refuse_if_too_large(
         else "not even one host fits: make the model smaller or free memory"
     )
     raise HostError(
-        f"simulating {world.processes} hosts needs about {_gib(needed)} GiB of memory "
+        f"simulating {world.hosts} hosts needs about {_gib(needed)} GiB of memory "
         f"({_gib(HEAD_BYTES)} for Ray's head, {_gib(per_host)} per host, {_gib(state_bytes)} of "
         f"arrays and compilation ahead); this machine has {_gib(available)} GiB available. "
         f"{remedy}."

@@ -39,7 +39,7 @@ class LocalProvider(HostProvider):
         """Raises HostError when this machine cannot be the hosts, or has too little memory."""
         world = spec.provisioned_world
         _refuse_other_machines(world)
-        arrays = memory.array_bytes(spec.host_memory) * spec.plan.world.processes
+        arrays = memory.array_bytes(spec.host_memory) * spec.plan.world.hosts
         memory.refuse_if_too_large(world, arrays, spec.standby_bytes, later=later)
 
     def host_environment(self) -> dict[str, str] | None:
@@ -59,7 +59,7 @@ class LocalProvider(HostProvider):
     def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
         """Yields the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
         name, world = spec.cluster_name, spec.provisioned_world
-        listener.on_status(f"starting {pluralize(world.processes, 'host')}")
+        listener.on_status(f"starting {pluralize(world.hosts, 'host')}")
         kept = warm.find(name, warm.WarmSettings(world, self._settings))
         with (
             warm.use(name, spec.run_dir) if kept else nullcontext(),
@@ -70,9 +70,9 @@ class LocalProvider(HostProvider):
 
 def _refuse_other_machines(world: World) -> None:
     """Raises HostError for accelerators of several hosts, which this machine cannot be."""
-    if not world.simulated and not world.on_cpu and world.processes > 1:
+    if not world.simulated and not world.on_cpu and world.hosts > 1:
         raise HostError(
-            f"{world.accelerator} has {world.processes} hosts, and this machine is at most one of "
+            f"{world.accelerator} has {world.hosts} hosts, and this machine is at most one of "
             "them. Set `provider` in a cluster file, or simulate the hosts here with --simulate"
         )
 
@@ -88,7 +88,7 @@ def start(
     """
     settings = settings or Local()
     folder = private_folder()
-    network = plan_network(world.processes) if settings.netns else None
+    network = plan_network(world.hosts) if settings.netns else None
     try:
         reaped = ProcessTree(
             folders=[folder],
@@ -125,7 +125,7 @@ def _start_nodes(
 
     nodes = Nodes(reaped, folder, environment, host, settings.replace_after_s)
     inside = network.inside if network else None
-    nodes.start(node_spec.head(head_ip, port, folder, environment), world.processes, inside)
+    nodes.start(node_spec.head(head_ip, port, folder, environment), world.hosts, inside)
     nodes.wait_until_up(on_status)
     return OwnedCluster(
         address=f"{head_ip}:{port}",

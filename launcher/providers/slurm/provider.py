@@ -15,7 +15,6 @@ from typing import IO
 from launcher.cluster.slurm import Slurm
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
-from launcher.core.formatting import host_name
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.host.process_tree import ProcessTree
 from launcher.planning.spec import LaunchSpec
@@ -33,6 +32,7 @@ from launcher.providers.slurm.node_protocol import (
     TaskAnswer,
 )
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.process_names import host_name
 
 NODE = "launcher.providers.slurm.node_entrypoint"
 SRUN = ["srun", "--overlap", "--ntasks-per-node=1", "--distribution=block", "--cpu-bind=none",
@@ -75,7 +75,7 @@ class _Step:
     def __init__(self, world: World, folder: Path) -> None:
         self._world = world
         self._errors = folder / "srun.log"
-        srun = [*SRUN, f"--nodes={world.processes}", f"--ntasks={world.processes}"]
+        srun = [*SRUN, f"--nodes={world.hosts}", f"--ntasks={world.hosts}"]
         with self._errors.open("wb") as errors:
             self._srun = subprocess.Popen(
                 [*srun, sys.executable, "-m", NODE],
@@ -93,7 +93,7 @@ class _Step:
 
     def start(self, token: str, on_status: Callable[[str], None]) -> tuple[str, int]:
         """Starts all Ray nodes; returns the head's address and port. Raises HostError."""
-        total = self._world.processes
+        total = self._world.hosts
         limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
         deadline = time.monotonic() + limit_s
         addresses: dict[int, str] = {}
@@ -147,7 +147,7 @@ class _Step:
         return answer
 
     def _missing(self, up: set[int], why: str) -> str:
-        missing = [host_name(p) for p in range(self._world.processes) if p not in up]
+        missing = [host_name(p) for p in range(self._world.hosts) if p not in up]
         last_lines = self._errors.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
         head = f"no Ray node started on {', '.join(missing)}: {why}"
         return "\n  ".join([head, *last_lines])

@@ -137,7 +137,7 @@ def _job_command(name: str, world: World, settings: Slurm) -> list[str]:
         "sbatch",
         "--parsable",
         f"--job-name={name}",
-        f"--nodes={world.processes}",
+        f"--nodes={world.hosts}",
         "--ntasks-per-node=1",
         *[f"--{name}={value}" for name, value in named.items() if value is not None],
         *settings.sbatch_args,

@@ -14,6 +14,7 @@ import ray
 
 from launcher.core.events import Listener
 from launcher.core.results import GangResult
+from launcher.gang.agent_calls import Agents
 from launcher.gang.agent_pool import AgentPool
 from launcher.gang.connect import connected
 from launcher.gang.gang import Gang
@@ -200,7 +201,7 @@ def test_host_that_dies_while_it_gives_costs_the_others_nothing(
     both = [member.agent for member in agents]
     started(both, run_dir, [256, 1])
     archive, warnings = ProgramArchive(run_dir, 10**10), list[str]()
-    sync = ProgramSync(both, archive, warnings.append)
+    sync = ProgramSync(Agents(both), archive, warnings.append)
     for process in (0, 1):
         sync.has_compiled(process)
     ends_at = time.monotonic() + 60
@@ -225,7 +226,7 @@ def receiving(
     assert archive.add(file, data) == ""
     archive.record(1, [file])
     environment = {**programs[1].environment, "XDG_CACHE_HOME": str(run_dir / "second")}
-    sync = ProgramSync(agents, archive, warnings.append)
+    sync = ProgramSync(Agents(agents), archive, warnings.append)
     return sync, {1: replace(programs[1], environment=environment)}
 
 

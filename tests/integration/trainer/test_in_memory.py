@@ -65,6 +65,12 @@ def test_the_neighbor_is_in_another_slice_if_there_is_one() -> None:
     assert [memory_saver.neighbor_of(p, slices) for p in range(4)] == [2, 3, 0, 1]
 
 
+def test_the_neighbor_is_never_another_process_of_the_same_host() -> None:
+    several, alone = cpu_world(3, 2, processes_per_host=2), cpu_world(1, 2, processes_per_host=2)
+    assert [memory_saver.neighbor_of(p, several) for p in range(6)] == [2, 3, 4, 5, 0, 1]
+    assert [memory_saver.neighbor_of(p, alone) for p in range(2)] == [0, 1]
+
+
 def test_a_checkpoint_is_complete_when_each_shard_is_in_some_slot() -> None:
     about = about_of(tiny_job(), step=5)
     arrays = {"a": Array(shape=(4, 2), dtype="float32", digest=0)}

@@ -14,7 +14,7 @@ from trainer.contract.estimates.host_memory import (
     checkpoint_bytes,
     host_memory,
     in_memory_bytes,
-    state_bytes_on_host,
+    state_bytes,
 )
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
@@ -89,7 +89,7 @@ def test_slots_of_hosts_hold_the_state_twice_and_that_of_a_neighbor(job: Job, wo
     plan = resolve(job, world, CORPUS)
     held = in_memory_bytes(job, plan)
     copies = 2 if world.processes == 1 else 4
-    least = copies * min(state_bytes_on_host(job, plan), checkpoint_bytes(job, plan))
+    least = copies * min(state_bytes(job, plan), checkpoint_bytes(job, plan))
     assert job.checkpoint
     expected = 0 if job.checkpoint.in_memory_every_steps is None else least
     assert expected <= held <= expected + copies * (1 << 20)
@@ -120,7 +120,14 @@ def test_a_save_into_memory_copies_all_shards_of_an_accelerator_host() -> None:
     )
     job = job_of()
     more = with_slots.phase("save").parts["staging"] - without.phase("save").parts["staging"]
-    assert more == state_bytes_on_host(job, resolve(job, REAL_V4_32, CORPUS))
+    assert more == state_bytes(job, resolve(job, REAL_V4_32, CORPUS))
+
+
+@given(jobs)
+def test_a_host_needs_as_much_as_its_processes_would_on_hosts_of_their_own(job: Job) -> None:
+    alone = forecast(job, cpu_world(4, 1))
+    together = forecast(job, cpu_world(2, 2, processes_per_host=2))
+    assert totals(together) == {name: 2 * size for name, size in totals(alone).items()}
 
 
 def test_a_standby_process_counts_once_the_run_has_begun() -> None:

@@ -56,6 +56,13 @@ def test_a_host_compiles_for_no_more_numbers_than_it_may_have(
         assert len(set(numbers)) == len(numbers) <= lost + 1
 
 
+def test_a_lost_host_takes_all_its_processes_with_it() -> None:
+    now, smaller = (world_of(hosts, 2, processes_per_host=2) for hosts in (3, 2))
+    assert [list(numbers_after(process, now, smaller)) for process in range(6)] == [
+        [0], [1], [2, 0], [3, 1], [2], [3]
+    ]  # fmt: skip
+
+
 def test_the_number_without_a_loss_before_it_comes_first() -> None:
     assert list(numbers_after(2, world_of(4), world_of(3))) == [2, 1]
     assert list(numbers_after(3, world_of(4), world_of(3))) == [2]

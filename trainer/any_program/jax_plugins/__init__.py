@@ -31,7 +31,7 @@ COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 
 
 class SlipwayCluster(ClusterEnv):
-    """A cluster with one process per host, which uses all of the host's devices."""
+    """A cluster whose processes use all devices of a host, or those of JAX_LOCAL_DEVICE_IDS."""
 
     name = "slipway"
 

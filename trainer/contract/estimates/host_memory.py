@@ -3,7 +3,8 @@
 A phase is a moment of the run, and its parts are what is alive then; the peak is that of the
 largest phase. Bytes are private: pages of files do not count, such as libraries and memory-mapped
 tokens, because the kernel can drop them. On CPU devices, simulated accelerators included, all
-arrays of the devices are in the memory of the host. Accelerators have their own.
+arrays of the devices are in the memory of the host. Accelerators have their own. A host with
+several processes needs as many times what one of them does.
 
 `benchmarks/host_memory.py` measures the constants (`--calibrate`), and compares the forecast with
 other runs.
@@ -25,14 +26,16 @@ from trainer.contract.estimates.memory import accumulates, logits_bytes, runs_at
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.array_plans import FLOAT32_BYTES
 from trainer.contract.planning.local_sums import local_bytes
-from trainer.contract.planning.plan import ArrayPlan, Plan
+from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
 from trainer.contract.protocol.host_memory import SLOTS
 
 MIB = 1 << 20
 PROCESS_BYTES = 115 * MIB
 """Private memory of a trainer that has imported everything."""
 AGENTS_BYTES = 128 * MIB
-"""Private memory of a host's Ray node with its agents, Slipway's actor and the reaper."""
+"""Private memory of a host's Ray node with its agents, Slipway's actor and the reaper. Several
+processes on a host share the node, which is less than half of it; the forecast counts it for each.
+"""
 CPU_PROGRAMS_BYTES = 345 * MIB
 """Private memory that XLA's CPU compiler takes for initialization and step, and largely keeps. It
 hardly depends on the model: the layers are one loop."""
@@ -108,7 +111,7 @@ def host_memory(job: Job, plan: Plan, *, may_shrink: bool) -> HostMemory:
     """
     on_cpu = plan.world.on_cpu
     always = {"process": PROCESS_BYTES, "agents": AGENTS_BYTES}
-    kept = {"in-memory checkpoints": in_memory_bytes(job, plan)}
+    kept = {"in-memory checkpoints": _in_memory(job, plan)}
     offloaded = {"offloaded moments": _moments(job, plan)}
     arrays = {"arrays": _arrays(job, plan)} if on_cpu else offloaded
     programs = {"programs": _programs(job)} if on_cpu else {}
@@ -116,32 +119,34 @@ def host_memory(job: Job, plan: Plan, *, may_shrink: bool) -> HostMemory:
     running = {
         **always, **programs, **arrays, "step": _step(job, plan),
         "offloaded activations": _offloaded(job, plan), "loader": _loader(job, plan),
-        "standby process": standby_bytes(job), **kept,
+        "standby process": _standby(job), **kept,
         "compilation ahead": PROCESS_BYTES + _programs(job) if on_cpu and may_shrink else 0,
     }  # fmt: skip
     made = {**arrays, **_initialization(plan)}
-    phases = [
+    of_process = [
         Phase("prepare", {**always, "tokenizer": _tokenizer(job)}),
         Phase("compile", {**always, **programs, **compiler, **made, **kept}),
         Phase("run", running),
     ]
     if job.checkpoint:
-        phases.append(Phase("save", {**running, "staging": staging_bytes(job, plan)}))
+        of_process.append(Phase("save", {**running, "staging": staging_bytes(job, plan)}))
         reading = {**always, **arrays, "read buffers": _read_buffers(job, plan), **kept}
-        phases.insert(1, Phase("restore", reading))
-    return HostMemory(tuple(_without_zeros(phase) for phase in phases), _export(job, plan))
+        of_process.insert(1, Phase("restore", reading))
+    count = plan.world.processes_per_host
+    phases = tuple(_of_processes(count, phase) for phase in of_process)
+    return HostMemory(phases, _export(job, plan))
 
 
-def standby_bytes(job: Job) -> int:
-    """Returns the bytes of a standby process on a host; 0 if the job wants none."""
-    return 0 if job.retries.standby_after_s is None else PROCESS_BYTES
+def standby_bytes(job: Job, plan: BasePlan) -> int:
+    """Returns the bytes of the standby processes on a host; 0 if the job wants none."""
+    return _standby(job) * plan.world.processes_per_host
 
 
-def state_bytes_on_host(job: Job, plan: Plan) -> int:
-    """Returns the bytes of the trained parameters and their moments on a host's devices."""
+def state_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes of the trained parameters and their moments on a process's devices."""
     trained = sum(array.bytes_per_device for array in plan.trained)
     per_device = trained + optimizer_state.bytes_per_device(job.optimizer, plan)
-    return per_device * plan.world.devices_per_host
+    return per_device * plan.world.devices_per_process
 
 
 def checkpoint_bytes(job: Job, plan: Plan) -> int:
@@ -151,36 +156,45 @@ def checkpoint_bytes(job: Job, plan: Plan) -> int:
 
 
 def in_memory_bytes(job: Job, plan: Plan) -> int:
-    """Returns the bytes of in-memory checkpoints on a host: slots for itself and a neighbor."""
-    if not (job.checkpoint and job.checkpoint.in_memory_every_steps):
-        return 0
-    kinds = 2 if plan.world.processes > 1 else 1
-    held = min(state_bytes_on_host(job, plan), checkpoint_bytes(job, plan))
-    return SLOTS * kinds * (held + SCALARS_BYTES)
+    """Returns the bytes of in-memory checkpoints on a host, of all its processes."""
+    return _in_memory(job, plan) * plan.world.processes_per_host
 
 
 def staging_bytes(job: Job, plan: Plan) -> int:
-    """Returns the bytes that a save holds beside the state.
+    """Returns the bytes that a save of a process holds beside the state.
 
-    A host copies what it writes from its devices, and holds the copy until it is written. On CPU
+    A process copies what it writes from its devices, and holds the copy until it is written. On CPU
     devices there is nothing to copy, but the next step cannot reuse the memory of the arrays that
     are being written. A save into the memory of hosts also copies all shards of its devices first.
     """
-    on_host, whole = state_bytes_on_host(job, plan), checkpoint_bytes(job, plan)
+    held, whole = state_bytes(job, plan), checkpoint_bytes(job, plan)
     if plan.world.on_cpu:
-        return min(on_host, whole)
+        return min(held, whole)
     written = -(-whole // plan.world.processes)
     also_in_memory = bool(job.checkpoint and job.checkpoint.in_memory_every_steps)
-    return written + min(CHUNK_BYTES, written) + (on_host if also_in_memory else 0)
+    return written + min(CHUNK_BYTES, written) + (held if also_in_memory else 0)
+
+
+def _standby(job: Job) -> int:
+    return 0 if job.retries.standby_after_s is None else PROCESS_BYTES
+
+
+def _in_memory(job: Job, plan: Plan) -> int:
+    """Returns the bytes of a process's in-memory checkpoints: slots for itself and a neighbor."""
+    if not (job.checkpoint and job.checkpoint.in_memory_every_steps):
+        return 0
+    kinds = 2 if plan.world.hosts > 1 else 1
+    held = min(state_bytes(job, plan), checkpoint_bytes(job, plan))
+    return SLOTS * kinds * (held + SCALARS_BYTES)
 
 
 def _arrays(job: Job, plan: Plan) -> int:
-    """Returns the bytes of parameters, moments and a teacher's weights on a host's devices."""
+    """Returns the bytes of parameters, moments and a teacher's weights on a process's devices."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     per_device = (
         parameters + plan.teacher_bytes + optimizer_state.bytes_per_device(job.optimizer, plan)
     )
-    return per_device * plan.world.devices_per_host
+    return per_device * plan.world.devices_per_process
 
 
 def _step(job: Job, plan: Plan) -> int:
@@ -196,7 +210,7 @@ def _step(job: Job, plan: Plan) -> int:
     needed = 2 * trained + accumulated + local_bytes(job, plan)
     if not isinstance(job.model, CustomModel):
         needed += _activations(job, plan)
-    return needed * plan.world.devices_per_host
+    return needed * plan.world.devices_per_process
 
 
 def _activations(job: Job, plan: Plan) -> int:
@@ -209,17 +223,17 @@ def _activations(job: Job, plan: Plan) -> int:
 
 
 def _offloaded(job: Job, plan: Plan) -> int:
-    """Returns the bytes of the activations that a host's devices offload to its memory."""
+    """Returns the bytes of the activations that a process's devices offload to its host."""
     if isinstance(job.model, CustomModel):
         return 0
     per_token = by_layers(job, plan, runs_at_once(job, plan), offloaded_per_token)
-    return plan.batch.tokens_per_device * per_token * plan.world.devices_per_host
+    return plan.batch.tokens_per_device * per_token * plan.world.devices_per_process
 
 
 def _moments(job: Job, plan: Plan) -> int:
-    """Returns the bytes of the moments that a host's devices offload to its memory."""
+    """Returns the bytes of the moments that a process's devices offload to its host."""
     per_device = optimizer_state.offloaded_bytes(job.optimizer, plan)
-    return per_device * plan.world.devices_per_host
+    return per_device * plan.world.devices_per_process
 
 
 def _programs(job: Job) -> int:
@@ -234,7 +248,7 @@ def _initialization(plan: Plan) -> dict[str, int]:
     return {
         "initialization": INITIALIZATION_COPIES
         * max(array.bytes_per_device for array in plan.parameters)
-        * plan.world.devices_per_host
+        * plan.world.devices_per_process
     }
 
 
@@ -257,8 +271,8 @@ def _loader(job: Job, plan: Plan) -> int:
 def _read_buffers(job: Job, plan: Plan) -> int:
     """Returns the bytes of the library that reads, and of the arrays that are in memory twice."""
     on_device = [array.bytes_per_device for array in plan.trained]
-    largest = max(on_device, default=0) * plan.world.devices_per_host
-    group = max(state_bytes_on_host(job, plan) // RESTORE_PARTS, largest)
+    largest = max(on_device, default=0) * plan.world.devices_per_process
+    group = max(state_bytes(job, plan) // RESTORE_PARTS, largest)
     return RESTORE_LIBRARY_BYTES + group
 
 
@@ -274,5 +288,6 @@ def _whole_bytes(array: ArrayPlan) -> int:
     return FLOAT32_BYTES * math.prod(array.shape)
 
 
-def _without_zeros(phase: Phase) -> Phase:
-    return Phase(phase.name, {name: size for name, size in phase.parts.items() if size})
+def _of_processes(count: int, phase: Phase) -> Phase:
+    """Returns a phase of several processes, without the parts that they do not have."""
+    return Phase(phase.name, {name: count * size for name, size in phase.parts.items() if size})

@@ -180,7 +180,7 @@ def dcn_bytes_by_axis(job: Job, plan: Plan) -> dict[str, float]:
     receives the gradients that islands sum, and the activations that pass through them.
     """
     islands_pipeline, islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
-    hosts = plan.world.processes // (islands_pipeline * islands_data * islands_fsdp)
+    hosts = plan.world.hosts // (islands_pipeline * islands_data * islands_fsdp)
     weights = gradients = 0.0
     for array in plan.parameters:
         shared = islands_pipeline if sharding_rules.is_split_by("pipeline", array.spec) else 1
@@ -196,7 +196,7 @@ def dcn_bytes_by_axis(job: Job, plan: Plan) -> dict[str, float]:
 
 def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int, int]:
     """Returns the numbers of islands that `pipeline`, `data` and `fsdp` span."""
-    islands = world.slices if world.platform == "tpu" else world.processes
+    islands = world.slices if world.platform == "tpu" else world.hosts
     return mesh_layout.over_islands(mesh, islands)
 
 

@@ -18,6 +18,12 @@ def job_problems(job: Job, world: World) -> Problems:
     yield from data_problems(job)
     yield from _schedule(job.optimizer, job.steps)
     yield from _profile(job, world)
+    if job.integrity and (count := world.processes_per_host) > 1:
+        yield (
+            "integrity",
+            "compares hosts with one process each, found processes_per_host: "
+            f"{count} in the cluster file. Remove one of them",
+        )
 
 
 def _schedule(settings: Optimizer, steps: int) -> Problems:
@@ -47,6 +53,6 @@ def _profile(job: Job, world: World) -> Problems:
     if most >= world.processes:
         yield (
             "profile.processes",
-            f"found {most}, but the processes of {world.processes} hosts are 0 to "
+            f"found {most}, but the processes of {world.hosts} hosts are 0 to "
             f"{world.processes - 1}",
         )

@@ -22,8 +22,9 @@ MoEKind = Literal["capacity", "ragged", "megablox"]
 class World(Section):
     """The hosts and devices of an attempt, before any of them exists.
 
-    Process p is worker `p % hosts_per_slice` of slice `p // hosts_per_slice`; device
-    `p * devices_per_host + i` is its local device i.
+    Host h is worker `h % hosts_per_slice` of slice `h // hosts_per_slice`. Process p is process
+    `p % processes_per_host` of host `p // processes_per_host`; device `p * devices_per_process + i`
+    is its local device i.
     """
 
     accelerator: str
@@ -32,6 +33,8 @@ class World(Section):
     slices: int
     hosts_per_slice: int
     devices_per_host: int
+    processes_per_host: int = 1
+    """A divisor of `devices_per_host`; 1 on TPUs."""
     topology: tuple[int, ...] | None = Field(strict=False)
     """Chips of one slice along the axes of its torus, e.g. (2, 2, 4); None without a torus."""
     host_bounds: tuple[int, ...] | None = Field(strict=False)
@@ -43,12 +46,23 @@ class World(Section):
         return self.simulated or self.platform == "cpu"
 
     @property
-    def processes(self) -> int:
+    def hosts(self) -> int:
         return self.slices * self.hosts_per_slice
 
     @property
+    def processes(self) -> int:
+        return self.hosts * self.processes_per_host
+
+    @property
     def devices(self) -> int:
-        return self.processes * self.devices_per_host
+        return self.hosts * self.devices_per_host
+
+    @property
+    def devices_per_process(self) -> int:
+        return self.devices_per_host // self.processes_per_host
+
+    def host_of(self, process: int) -> int:
+        return process // self.processes_per_host
 
 
 class BatchSplit(Section):

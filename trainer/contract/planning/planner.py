@@ -207,7 +207,7 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
     problems.check(
         False,
         "mesh",
-        f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
+        f"{shown} {hint} of {world.hosts} hosts x {world.devices_per_host}; "
         f"sizes that fit divide {world.devices}: {mesh_validation.sizes_text(world.devices)}",
     )
     return {}
@@ -222,14 +222,15 @@ def _batch_split(
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
     for position, device in enumerate(order):
         row = position // math.prod(inside.values()) % shards
-        rows_of[device // world.devices_per_host].add(row)
+        rows_of[device // world.devices_per_process].add(row)
     block_of = [frozenset(rows) for rows in rows_of]
     blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
+    holders = "hosts" if world.processes_per_host == 1 else "processes"
     problems.check(
         sum(len(block) for block in blocks) == shards,
         "mesh.tensor" if mesh["context"] == 1 else "mesh.context",
-        f"{sharding_rules.mesh_text(inside)} would split hosts of {world.devices_per_host} devices "
-        "unevenly. Use a divisor or a multiple of that number",
+        f"{sharding_rules.mesh_text(inside)} would split {holders} of {world.devices_per_process} "
+        "devices unevenly. Use a divisor or a multiple of that number",
     )
     rows_per_shard = job.data.global_batch // shards
     return BatchSplit(

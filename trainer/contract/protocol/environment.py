@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 NUM_PROCESSES = "SLIPWAY_NUM_PROCESSES"
-"""Number of processes of the attempt, one per host; 1 when unset."""
+"""Number of processes of the attempt; 1 when unset."""
+PROCESSES_PER_HOST = "SLIPWAY_PROCESSES_PER_HOST"
+"""Number of neighboring processes that each host runs; 1 when unset."""
 PROCESS_ID = "SLIPWAY_PROCESS_ID"
 """Number of this process, from 0."""
 RUN_DIR = "SLIPWAY_RUN_DIR"
@@ -30,6 +32,9 @@ JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 """HOST:PORT of the coordinator, which is in process 0."""
 JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 """HOST:PORT on which process 0 listens; JAX listens on all addresses when it is unset."""
+JAX_LOCAL_DEVICE_IDS = "JAX_LOCAL_DEVICE_IDS"
+"""Comma-separated numbers of the host's GPUs that `jax.distributed.initialize` gives to a process;
+set only for several processes on a host."""
 JAX_PLATFORMS = "JAX_PLATFORMS"
 """Comma-separated backends that JAX may use."""
 XLA_FLAGS = "XLA_FLAGS"

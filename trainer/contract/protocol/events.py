@@ -70,6 +70,8 @@ class InitializedEvent(Event):
     kind: ClassVar = "initialized"
     processes: int | None = None
     """Number of processes."""
+    hosts: int | None = None
+    """Number of hosts."""
     devices: int | None = None
     """Number of devices of all processes together."""
 

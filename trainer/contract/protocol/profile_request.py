@@ -6,15 +6,17 @@ SIGUSR2 announces the file. The trainer removes it once the trace is written.
 import json
 from pathlib import Path
 
+from trainer.contract.protocol.process_names import file_stem
 
-def folder_of(run_dir: Path, process: int) -> Path:
+
+def folder_of(run_dir: Path, process: int, processes_per_host: int = 1) -> Path:
     """Returns the folder of a process's traces."""
-    return run_dir / "profile" / f"host-{process:04d}"
+    return run_dir / "profile" / file_stem(process, processes_per_host)
 
 
-def path_of(run_dir: Path, process: int) -> Path:
+def path_of(run_dir: Path, process: int, processes_per_host: int = 1) -> Path:
     """Returns the path of the request to a process."""
-    return folder_of(run_dir, process) / "request.json"
+    return folder_of(run_dir, process, processes_per_host) / "request.json"
 
 
 def write(path: Path, steps: int) -> None:
