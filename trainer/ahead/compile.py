@@ -6,7 +6,8 @@ from pathlib import Path
 
 import jax
 
-from trainer.checkpoint import tree
+from trainer.checkpoint.digests import prepare_digests
+from trainer.checkpoint.tree import flatten
 from trainer.contract.config.data import TrainTokenizer
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, load
@@ -87,7 +88,7 @@ def _compile(program: TrainProgram, plan: Plan) -> None:
         shardings = batch_shardings(program.mesh)
         batch = jax.tree.map(_placed, abstract_batch(program.job, plan), shardings)
         program.compiled_step(batch)
-        tree.prepare_digests(tree.flatten(state).values())
+        prepare_digests(flatten(state).values())
         if program.job.eval:
             Evaluator(program).compiled(state.weights, batch)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from trainer.checkpoint.tree import digests
+from trainer.checkpoint.digests import digests
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions

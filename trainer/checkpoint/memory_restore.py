@@ -14,9 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from trainer.checkpoint.digests import changed
 from trainer.checkpoint.local_shards import Bounds, bounds
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, read_file
-from trainer.checkpoint.tree import changed, groups
+from trainer.checkpoint.tree import groups
 from trainer.contract.protocol.events import RestoreSource
 from trainer.contract.protocol.host_memory import Address, Shard, Slot, Stamp
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata

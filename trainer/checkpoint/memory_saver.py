@@ -25,10 +25,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from trainer.checkpoint.digests import part_digest
 from trainer.checkpoint.facts import Progress, RunFacts
 from trainer.checkpoint.local_shards import LocalShard, Place, local_shards, on_host
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, mapping
-from trainer.checkpoint.tree import flatten, part_digest
+from trainer.checkpoint.tree import flatten
 from trainer.contract.planning.plan import World
 from trainer.contract.protocol.events import WarningEvent
 from trainer.contract.protocol.host_memory import Address, Content, Shard, Stamp

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from trainer.checkpoint import layer_dims
-from trainer.checkpoint.tree import digests
+from trainer.checkpoint.digests import digests
 from trainer.checkpoint.weights import Source, opened
 from trainer.contract.config.job import Job
 from trainer.contract.planning.lora import KERNEL, A, B

@@ -12,9 +12,10 @@ from etils import epath
 
 from trainer.checkpoint import host_memory, layer_dims
 from trainer.checkpoint.damage import forget_cached, judged, move_aside
+from trainer.checkpoint.digests import changed
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.checkpoint.memory_restore import MemoryRestorer
-from trainer.checkpoint.tree import changed, flatten, groups, unflatten
+from trainer.checkpoint.tree import flatten, groups, unflatten
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel

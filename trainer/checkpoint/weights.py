@@ -14,9 +14,9 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from trainer import hugging_face
 from trainer.checkpoint import layer_dims
+from trainer.checkpoint.digests import changed, digests
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import read_arrays
-from trainer.checkpoint.tree import changed, digests
 from trainer.contract.config.checkpoint import Checkpoint
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.job import Job

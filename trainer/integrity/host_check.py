@@ -14,8 +14,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
+from trainer.checkpoint.digests import digest
 from trainer.checkpoint.initial_state import InitialState
-from trainer.checkpoint.tree import digest
 from trainer.contract.planning.host_check import on_one_host
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.sharding_rules import MESH_AXES

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from trainer.checkpoint.digests import digest, row_digests, row_digests_of_rounds
 from trainer.checkpoint.exclusion_file import read_on_all
 from trainer.checkpoint.initial_state import InitialState, at_step, begin
-from trainer.checkpoint.tree import digest, flatten, row_digests, row_digests_of_rounds
+from trainer.checkpoint.tree import flatten
 from trainer.contract.planning.plan import Plan, Replay
 from trainer.contract.records.exclusions import NONE
 from trainer.contract.records.replay_file import FILE, Digests, StepDigests

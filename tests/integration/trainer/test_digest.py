@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trainer.checkpoint.tree import digest
+from trainer.checkpoint import digests as module
+from trainer.checkpoint.digests import digest, digests
 
 SHAPE = (4, 6, 8)
 ARRAY = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
@@ -30,11 +31,32 @@ def test_rows_in_another_order_change_it(order):
     assert (compiled(ARRAY[list(order)]) == compiled(ARRAY)) == same
 
 
-@pytest.mark.parametrize("spec", [("x",), (None, "y"), ("x", None, "y"), (("x", "y"),)])
-def test_it_does_not_depend_on_the_mesh(spec):
+def split(array, *spec):
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
-    split = jax.device_put(ARRAY, NamedSharding(mesh, PartitionSpec(*spec)))
-    assert int(compiled(split)) == int(compiled(ARRAY))
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+@pytest.mark.parametrize("spec", [(), ("x",), (None, "y"), ("x", None, "y"), (("x", "y"),)])
+def test_it_does_not_depend_on_the_mesh(spec):
+    expected = int(compiled(ARRAY))
+    assert int(compiled(split(ARRAY, *spec))) == expected
+    assert digests([split(ARRAY, *spec), jnp.array(ARRAY)]) == [expected, expected]
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 8), (192,), (7, 5), (1, 4), (0, 3), ()])
+def test_it_does_not_depend_on_blocks(shape, monkeypatch):
+    array = jnp.arange(np.prod(shape, dtype=int), dtype=jnp.float32).reshape(shape) + 1
+    expected = int(compiled(array))
+    for size in (1, 64, 1000):
+        monkeypatch.setattr(module, "BLOCK_BYTES", size)
+        jax.clear_caches()
+        assert digests([array]) == [expected]
+
+
+def test_it_needs_little_memory():
+    array = split(np.ones((64, 256, 1024), np.float32), None, "x")
+    program = module._of_shards(array.sharding).lower(array).compile()
+    assert program.memory_analysis().temp_size_in_bytes < array.nbytes / 8
 
 
 def test_rows_of_zeros_at_the_end_do_not_count():

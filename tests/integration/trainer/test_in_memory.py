@@ -14,7 +14,8 @@ from launcher.host.checkpoint_memory import CheckpointMemory
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.saves import Kept, equal
 from tests.support.worlds import cpu_world, tiny_job, tpu_world
-from trainer.checkpoint import memory_interval, memory_restore, memory_saver, tree
+from trainer.checkpoint import memory_interval, memory_restore, memory_saver
+from trainer.checkpoint.digests import digests, part_digest
 from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.local_shards import Bounds
@@ -186,11 +187,11 @@ def test_the_digest_of_an_array_is_the_sum_of_those_of_its_parts(
 ) -> None:
     array = jax.random.normal(jax.random.key(0), (rows, columns))
     total = sum(
-        int(tree.part_digest(array[a:b, c:d], [a, c]))
+        int(part_digest(array[a:b, c:d], [a, c]))
         for a, b in data.draw(cuts(rows))
         for c, d in data.draw(cuts(columns))
     )
-    assert tree.digests([array]) == [total % 2**32]
+    assert digests([array]) == [total % 2**32]
 
 
 def test_a_newer_checkpoint_in_storage_is_read_instead(

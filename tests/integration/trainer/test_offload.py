@@ -15,7 +15,7 @@ from tests.support.worlds import slice_world
 from trainer.analysis import topology
 from trainer.analysis.compile_report import estimate
 from trainer.analysis.forecast.costs import FROM_HOST, TO_HOST
-from trainer.checkpoint import tree
+from trainer.checkpoint import digests
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Offloaded
 from trainer.contract.estimates.activations import offloaded_bytes
@@ -62,12 +62,14 @@ def test_offloaded_moments_leave_hbm_and_are_copied_both_ways_at_a_time(
     assert far.schedule.parts[HOST_COPIES] < 1.5 * one_way_s
 
 
-@pytest.mark.parametrize("function", [tree.digest, tree.row_digests])
-def test_digests_of_arrays_on_the_host_are_computed_on_the_devices(function: Any) -> None:
+@pytest.mark.parametrize("name", ["digest", "row_digests", "digests"])
+def test_digests_of_arrays_on_the_host_are_computed_on_the_devices(name: str) -> None:
     mesh = Mesh(np.array(topology.devices(slice_world("v6e-8", 1))), ("fsdp",))
     sharding = NamedSharding(mesh, PartitionSpec(None, "fsdp"), memory_kind=HOST)
     array = jax.ShapeDtypeStruct((16, 1024), "float32", sharding=sharding)
-    found = jax.jit(function).lower(array).compile().memory_analysis()
+    is_whole = name == "digests"
+    function = digests._of_shards(sharding) if is_whole else jax.jit(getattr(digests, name))
+    found = function.lower(array).compile().memory_analysis()
     assert found
     assert found.host_argument_size_in_bytes == 4 * 16 * 1024 / 8
     assert found.argument_size_in_bytes == 0

@@ -44,7 +44,7 @@ class Array(Section):
     shape: tuple[int, ...]
     dtype: str
     digest: int
-    """Digest modulo 2^32, the same on every mesh: see trainer/checkpoint/tree.py."""
+    """Digest modulo 2^32, the same on every mesh: see trainer/checkpoint/digests.py."""
 
 
 class Base(Section):

@@ -1,8 +1,8 @@
 """digests.jsonl of a replay: what each step has computed, one line per step.
 
-A digest of an array is that of checkpoints, see trainer/checkpoint/tree.py. An array that has all
-layers has one digest per layer, any other array has one. Their sum modulo 2^32 is the digest that a
-checkpoint records.
+A digest of an array is that of checkpoints, see trainer/checkpoint/digests.py. An array that has
+all layers has one digest per layer, any other array has one. Their sum modulo 2^32 is the digest
+that a checkpoint records.
 """
 
 import json
