@@ -4,6 +4,7 @@ Starts nothing and writes nothing: `launch plan` prints the result, and `launch 
 that result.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,16 +37,23 @@ from trainer.contract.storage.retries import StorageError
 AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
+GLIBC_TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 NOTHING_TO_SAVE_S = 2.0
-FAILURE_GRACE_S = 0.3
+FAILURE_GRACE_S = 0.2
 """Most trainers are stuck then, in a step that lacks a process, and cannot react. What they were
 saving cannot be committed without it."""
 
 
 def allocator_environment(world: World) -> dict[str, str]:
-    """Returns the variables of the trainer's memory allocator."""
+    """Returns the variables of the trainer's memory allocator.
+
+    The launching user's own settings follow: for glibc, the last one of a name counts.
+    """
+    if not world.on_cpu:
+        return {}
     # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page faults.
-    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if world.on_cpu else {}
+    own = os.environ.get(GLIBC_TUNABLES)
+    return {GLIBC_TUNABLES: ":".join(filter(None, [HUGE_PAGES, own]))}
 
 
 @dataclass(frozen=True, kw_only=True)
