@@ -8,13 +8,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainer.analysis.hlo import Instruction, Program
+from trainer.analysis.hlo import Computation, Instruction, Program
 from trainer.analysis.replica_groups import Places
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.protocol.reports import Collective
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+RAGGED = "ragged-all-to-all"
+KINDS = (
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", RAGGED, "collective-permute",
+)  # fmt: skip
 SCATTERING = "all-reduce-scatter"
 """XLA's name for the fusion in which an all-reduce is computed as a reduce-scatter."""
 OVERLAPPING = "async_collective_fusion"
@@ -109,7 +112,7 @@ def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
             if kind := kind_of(one, name):
                 is_started = one.opcode.endswith(("-start", "send")) or _is_start(caller)
                 scope = _scope(program, name, one)
-                size = sum(computation[operand].bytes for operand in one.operands)
+                size = operand_bytes(one, computation)
                 yield program.runs[name], _Found(one, kind, scope, is_started, size)
 
 
@@ -172,6 +175,16 @@ def kind_of(instruction: Instruction, computation: str) -> str | None:
     if kind == "all-reduce" and computation.startswith(SCATTERING):
         return "reduce-scatter"
     return kind if kind in KINDS else None
+
+
+def operand_bytes(collective: Instruction, within: Computation) -> int:
+    """Returns the bytes of a collective's operands.
+
+    How many rows a ragged exchange sends is known only when it runs. Even loads of experts fill the
+    smaller one of its first two operands, the rows to send and the place of those received.
+    """
+    sizes = [within[name].bytes for name in collective.operands if name in within]
+    return min(sizes[:2]) if collective.opcode.startswith(RAGGED) else sum(sizes)
 
 
 def _part(scope: str) -> str:

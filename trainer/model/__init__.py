@@ -23,6 +23,7 @@ Mixture of experts:
     N choices of all tokens of a sequence, or of a device (k per token)
     C capacity of an expert in a sequence, in slots    Q slots of all experts (E C)
     J groups of experts   e experts of a group        j groups that a token uses
+    X devices along `expert`
 
 Latent attention:
 

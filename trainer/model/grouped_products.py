@@ -105,5 +105,7 @@ def _gradients(
 
 _of_tiles.defvjp(_with_residuals, _gradients)
 
-KINDS: dict[MoEKind, GroupedProduct] = {"ragged": by_xla, "megablox": by_kernel}
+KINDS: dict[MoEKind, GroupedProduct] = {
+    "ragged": by_xla, "megablox": by_kernel, "megablox_exchange": by_kernel,
+}  # fmt: skip
 """The products of each method of the plan's `moe` that has grouped ones."""

@@ -80,9 +80,9 @@ class MoE(nnx.Module):
     ) -> jax.Array:
         inward = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
         activation, outward = ACTIVATIONS[self.kind], self.down.cast(x_BSD.dtype)
-        product = grouped_products.KINDS[self.by]
+        product, sends_rows = grouped_products.KINDS[self.by], self.by == "megablox_exchange"
         return moe_dropless.dropless_moe(
-            product, activation, x_BSD, experts_BSk, weights_BSk, inward, outward
+            product, sends_rows, activation, x_BSD, experts_BSk, weights_BSk, inward, outward
         )
 
     def _in_slots(

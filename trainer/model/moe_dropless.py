@@ -3,9 +3,12 @@
 grouped_products.py multiplies the rows of each expert by its matrix. The kernel for TPUs computes
 only these rows; `jax.lax.ragged_dot` on other platforms computes all rows for every expert.
 
-A device gathers the tokens of the other devices along `expert` and applies its own experts to them.
-The sums are scattered back. The letters of dims are those of trainer/model/__init__.py, counted per
-device: E are its experts, and N the choices of its tokens.
+Rows and experts meet in one of two ways. Either a device gathers the tokens of the other devices
+along `expert`, applies its own experts to them, and the sums are scattered back. Or each device
+sends a row for each choice to the expert's device, which sends the result back: moe_exchange.py.
+
+The letters of dims are those of trainer/model/__init__.py, counted per device: E are its experts,
+and N the choices of its tokens, or of those that it has gathered.
 
 References:
     MegaBlocks: https://arxiv.org/abs/2211.15841
@@ -21,6 +24,7 @@ from jax.sharding import PartitionSpec
 
 from trainer.model.grouped_products import GroupedProduct, by_xla
 from trainer.model.moe_dispatch import Routing, combine, dispatch
+from trainer.model.moe_exchange import Experts, fed_by_others
 from trainer.model.sharding import spec
 
 INWARD, OUTWARD = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
@@ -34,8 +38,13 @@ class Matrices(NamedTuple):
     bias: jax.Array | None
 
 
+AllMatrices = tuple[list[Matrices], Matrices]
+"""The inward and the outward matrices of a device's experts."""
+
+
 def dropless_moe(
     product: GroupedProduct,
+    sends_rows: bool,
     activation: Activation,
     x_BSD: jax.Array,
     experts_BSk: jax.Array,
@@ -46,11 +55,11 @@ def dropless_moe(
     """Returns the weighted sum of the outputs of each token's experts, (B, S, D).
 
     The activation maps the inward products to hidden values. Matrices have their stored layout, and
-    rows are split over all of `BATCH_AXES`.
+    rows are split over all of `BATCH_AXES`. `sends_rows` is the second of the two ways above.
     """
     tokens, of_kernel = spec(x_BSD, "batch", "sequence", None), spec(inward[0].kernel, *INWARD)
     split = jax.shard_map(
-        partial(_moe_of_device, product, activation, of_kernel),
+        partial(_moe_of_device, product, sends_rows, activation, of_kernel),
         in_specs=(tokens, tokens, tokens, [_specs(x, INWARD) for x in inward],
                   _specs(outward, OUTWARD)),
         out_specs=tokens,
@@ -67,6 +76,7 @@ def _specs(matrices: Matrices, axes: tuple[str, str, str]) -> Any:
 
 def _moe_of_device(
     product: GroupedProduct,
+    sends_rows: bool,
     activation: Activation,
     of_kernel: PartitionSpec,
     x_BSD: jax.Array,
@@ -77,10 +87,6 @@ def _moe_of_device(
 ) -> jax.Array:
     """Computes the part of one device. `of_kernel` is the spec of the inward matrices."""
     expert, embed, mlp = of_kernel
-    if expert:
-        x_BSD, experts_BSk, weights_BSk = (
-            jax.lax.all_gather(x, expert, tiled=True) for x in (x_BSD, experts_BSk, weights_BSk)
-        )
     if embed:
         inward = [_gathered(matrices, embed, 1) for matrices in inward]
         outward = _gathered(outward, embed, 2)
@@ -92,17 +98,65 @@ def _moe_of_device(
         first_one = jax.lax.axis_index(mlp) == 0
         outward = outward._replace(bias=jnp.where(first_one, outward.bias, 0))
 
-    count, top_k = len(outward.kernel), experts_BSk.shape[-1]
-    first = jax.lax.axis_index(expert) * count if expert else 0
-    sizes, routing = _groups(experts_BSk.reshape(-1, top_k) - first, count, has_others=bool(expert))
-    grouped_ND = dispatch(x_BSD.reshape(-1, x_BSD.shape[-1]), routing)
-    of_experts = partial(_with_bias, product, sizes)
-    hidden_NF = activation(*(of_experts(grouped_ND, matrices) for matrices in inward))
-    fed_ND = of_experts(hidden_NF, outward)
-    mixed_BSD = combine(fed_ND, weights_BSk.reshape(-1, top_k), routing).reshape(x_BSD.shape)
+    experts = partial(_apply_experts, product, activation)
+    mix = _with_rows_sent if expert and sends_rows else _with_tokens_gathered
+    of_tokens = (x.reshape(-1, x.shape[-1]) for x in (x_BSD, experts_BSk, weights_BSk))
+    return mix(experts, expert, mlp, (inward, outward), *of_tokens).reshape(x_BSD.shape)
+
+
+def _with_tokens_gathered(
+    experts: Experts[AllMatrices],
+    axis: str | None,
+    mlp: str | None,
+    matrices: AllMatrices,
+    x_TD: jax.Array,
+    experts_Tk: jax.Array,
+    weights_Tk: jax.Array,
+) -> jax.Array:
+    """Applies the device's experts to the tokens of all devices along `axis`."""
+    count = len(matrices[1].kernel)
+    first = jax.lax.axis_index(axis) * count if axis else 0
+    if axis:
+        x_TD, experts_Tk, weights_Tk = (
+            jax.lax.all_gather(x, axis, tiled=True) for x in (x_TD, experts_Tk, weights_Tk)
+        )
+    sizes, routing = _groups(experts_Tk - first, count, has_others=bool(axis))
+    fed_ND = experts(matrices, dispatch(x_TD, routing), sizes)
+    mixed_TD = combine(fed_ND, weights_Tk, routing)
     if mlp:
-        mixed_BSD = jax.lax.psum(mixed_BSD, mlp)
-    return jax.lax.psum_scatter(mixed_BSD, expert, tiled=True) if expert else mixed_BSD
+        mixed_TD = jax.lax.psum(mixed_TD, mlp)
+    return jax.lax.psum_scatter(mixed_TD, axis, tiled=True) if axis else mixed_TD
+
+
+def _with_rows_sent(
+    experts: Experts[AllMatrices],
+    axis: str,
+    mlp: str | None,
+    matrices: AllMatrices,
+    x_TD: jax.Array,
+    experts_Tk: jax.Array,
+    weights_Tk: jax.Array,
+) -> jax.Array:
+    """Sends a row for each choice to the device of its expert, and gets the result back."""
+    devices, count = jax.lax.axis_size(axis), len(matrices[1].kernel)
+    sizes, routing = _groups(experts_Tk, devices * count, has_others=False)
+    rows_ND = dispatch(x_TD, routing)
+    fed_ND = fed_by_others(experts, axis, matrices, sizes.reshape(devices, count), rows_ND)
+    mixed_TD = combine(fed_ND, weights_Tk, routing)
+    return jax.lax.psum(mixed_TD, mlp) if mlp else mixed_TD
+
+
+def _apply_experts(
+    product: GroupedProduct,
+    activation: Activation,
+    matrices: AllMatrices,
+    rows_ND: jax.Array,
+    sizes: jax.Array,
+) -> jax.Array:
+    inward, outward = matrices
+    of_experts = partial(_with_bias, product, sizes)
+    hidden_NF = activation(*(of_experts(rows_ND, matrix) for matrix in inward))
+    return of_experts(hidden_NF, outward)
 
 
 def _gathered(matrices: Matrices, embed: str, axis: int) -> Matrices:

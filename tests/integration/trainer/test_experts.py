@@ -11,11 +11,12 @@ from jax.sharding import AxisType
 
 from tests.support.jobs import job_of
 from tests.support.model_folders import plan_of
+from tests.support.ragged_exchange import ragged_all_to_all
 from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.plan import MoEKind
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
-from trainer.model import Network, grouped_products
+from trainer.model import Network, grouped_products, moe_exchange
 from trainer.model.moe import MoE
 from trainer.step import loss as losses
 
@@ -91,10 +92,13 @@ def test_gradients_are_those_by_hand(factor, x_BSD):
 
 @pytest.fixture
 def interpreted(monkeypatch) -> None:
-    """Runs the kernel for TPUs without one, on few rows."""
+    """Runs the kernel for TPUs without one, on few rows, and exchanges rows without TPUs."""
     monkeypatch.setattr(grouped_products, "LEAST_ROWS", 8)
+    monkeypatch.setattr(grouped_products, "TILE", (8, 1024, 1024))
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
     kernel = partial(grouped_products.by_kernel, interpret=True)
-    monkeypatch.setitem(grouped_products.KINDS, "megablox", kernel)
+    for kind in ("megablox", "megablox_exchange"):
+        monkeypatch.setitem(grouped_products.KINDS, kind, kernel)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -109,9 +113,26 @@ def interpreted(monkeypatch) -> None:
         ("megablox", {}, {}),
         ("megablox", {"expert": 2, "context": 2}, {}),
         ("megablox", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
+        ("megablox_exchange", {"expert": 4}, {}),
+        ("megablox_exchange", {"expert": 2, "context": 2}, {}),
+        ("megablox_exchange", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
     ],
 )
 def test_groups_of_rows_give_what_places_for_all_give(kind, mesh, keys, x_BSD):
+    wanted, found = on_one_device_and_on_mesh(kind, mesh, keys, x_BSD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_rows_beyond_the_places_of_a_device_are_exchanged_later(monkeypatch, x_BSD):
+    monkeypatch.setattr(moe_exchange, "exchange_places", lambda devices: 0.25)
+    mesh = {"fsdp": 2, "expert": 2}
+    wanted, found = on_one_device_and_on_mesh("megablox_exchange", mesh, BIASED, x_BSD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+
+
+def on_one_device_and_on_mesh(kind, mesh, keys, x_BSD):
+    """Output and gradients with places for all tokens on one device, and of `kind` on a mesh."""
     x_BSD = jnp.concatenate([x_BSD, x_BSD[::-1] + 1])  # a row for each of four devices
 
     def out_and_gradients(kind):
@@ -130,8 +151,7 @@ def test_groups_of_rows_give_what_places_for_all_give(kind, mesh, keys, x_BSD):
     sizes = [mesh.get(axis, 1) for axis in MESH_AXES]
     automatic = (AxisType.Auto,) * len(sizes)
     with jax.set_mesh(jax.make_mesh(sizes, MESH_AXES, axis_types=automatic)):
-        found = out_and_gradients(kind)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+        return wanted, out_and_gradients(kind)
 
 
 def test_a_sequence_does_not_depend_on_those_beside_it(x_BSD):

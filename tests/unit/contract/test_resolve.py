@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, mesh_of, tiny_job
+from trainer.contract.estimates.traffic import to_experts
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
 
@@ -128,6 +129,16 @@ def test_the_room_of_experts_is_in_whole_sequences() -> None:
     model = {"preset": "tiny", "moe": {"count": 4, "capacity_factor": 1.25}}
     message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
     assert message.endswith("Remove this key, or set model.moe.capacity_factor=null")
+
+
+def test_rows_are_exchanged_where_a_token_has_fewer_choices_than_there_are_devices() -> None:
+    model = {"preset": "tiny", "moe": {"count": 8, "top_k": 2}}
+    world = V4_32.model_copy(update={"simulated": False})
+    found = [resolve(tiny_job(mesh={"expert": x}, model=model), world, CORPUS) for x in (2, 4, 8)]
+    assert [plan.moe for plan in found] == ["megablox", "megablox_exchange", "megablox_exchange"]
+    gathered, quarter, eighth = (to_experts(tiny_job(model=model), plan) for plan in found)
+    # Of two rows per token, 3 of 4 and 7 of 8 leave the device; 1 token of 2 comes to it.
+    assert [quarter / gathered, eighth / gathered] == [1.5, 1.75]
 
 
 @given(

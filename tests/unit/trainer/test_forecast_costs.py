@@ -13,7 +13,7 @@ from trainer.analysis.hlo import Program
 from trainer.contract.estimates.forecast import MATRIX_PRODUCTS
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.chips import TPUS
-from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.plan import MoEKind, Plan
 from trainer.contract.planning.planner import resolve
 from trainer.contract.protocol.reports import StepSchedule
 
@@ -97,6 +97,17 @@ def test_gather_that_the_core_waits_for_is_exposed_over_its_axis() -> None:
     sent = 15 * 1024 * 1024 * 2
     link = LINK_SHARE * 600e9 / 6
     assert found.parts["collectives over fsdp"] == pytest.approx(sent / (3 * link), rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["there", "back"])
+def test_ragged_exchange_sends_the_rows_that_its_smaller_buffer_holds(kind: str) -> None:
+    place = "%z = bf16[1280,1024]{1,0} broadcast(%p)"
+    operands, shape = ("%p, %z", 1280) if kind == "there" else ("%z, %p", 1024)
+    ragged = f"%r = bf16[{shape},1024]{{1,0}} ragged-all-to-all({operands}), {GROUP}"
+    found = followed(place, ragged)
+    exchanged = followed(f"%r = bf16[1024,1024]{{1,0}} all-to-all(%p), {GROUP}")
+    part = "collectives over fsdp"
+    assert found.parts[part] == pytest.approx(exchanged.parts[part])
 
 
 def test_permutes_in_opposite_directions_pass_each_other() -> None:
@@ -244,9 +255,9 @@ metadata={op_name="jit(step)/mlp/jit(gmm)/pallas_call"}, backend_config={"custom
 """
 
 
-def grouped_cost(accelerator: str, experts: int = 1) -> Cost:
+def grouped_cost(accelerator: str, experts: int = 1, moe: MoEKind = "megablox") -> Cost:
     program, plan = Program(GROUPED), plan_of(accelerator)
-    plan = plan.model_copy(update={"mesh": {**plan.mesh, "expert": experts}})
+    plan = plan.model_copy(update={"mesh": {**plan.mesh, "expert": experts}, "moe": moe})
     call = list(program.computations["main"].values())[2]
     found = Costs(program, plan)("main", call)
     assert found and found.part == MATRIX_PRODUCTS
@@ -264,6 +275,11 @@ def test_device_computes_only_the_rows_of_its_experts() -> None:
     assert grouped_cost("v5p-64", experts=4).seconds == pytest.approx(
         grouped_cost("v5p-64").seconds / 4
     )
+
+
+def test_device_that_exchanges_rows_has_a_quarter_more_places_than_rows() -> None:
+    found = grouped_cost("v5p-64", experts=4, moe="megablox_exchange")
+    assert found.seconds == pytest.approx(grouped_cost("v5p-64").seconds / 1.25)
 
 
 def seconds(plan: Plan, members: int, kind: str = "all-gather", sent: float = 1e9) -> float:

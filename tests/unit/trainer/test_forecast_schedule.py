@@ -57,6 +57,13 @@ def test_work_of_the_core_adds_up() -> None:
     assert (found.device_s, found.parts) == (5, {"part of core": 5})
 
 
+def test_loop_for_uneven_loads_of_experts_costs_nothing() -> None:
+    body = computation(BODY, "  %p = f32[8]{0} parameter(0)", work(1, 2))
+    scope = 'metadata={op_name="jit(step)/mlp/overflow/while"}'
+    line = f"  %loop = f32[8]{{0}} while(%p), condition=%{CONDITION}, body=%{BODY}, {scope}"
+    assert followed(line, more=body).device_s == 0
+
+
 def test_transfer_under_longer_work_costs_nothing() -> None:
     found = followed(start(1, 2), work(1, 3), done(1))
     assert (found.device_s, found.parts) == (3, {"part of core": 3})

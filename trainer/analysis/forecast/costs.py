@@ -7,7 +7,9 @@ reductions. This module adds what it leaves out: kernels, collectives and copies
 import re
 from functools import cache
 
-from trainer.analysis.collectives import ENDED, OVERLAPPING, PART, kind_of, sent_bytes
+from trainer.analysis.collectives import (
+    ENDED, OVERLAPPING, PART, kind_of, operand_bytes, sent_bytes,
+)  # fmt: skip
 from trainer.analysis.forecast import kernels
 from trainer.analysis.forecast.links import Links
 from trainer.analysis.forecast.timeline import Cost
@@ -20,6 +22,7 @@ from trainer.contract.estimates.forecast import (
     OTHER_FUSIONS,
 )
 from trainer.contract.planning import accelerators
+from trainer.contract.planning.parameter_shapes import exchange_places
 from trainer.contract.planning.plan import Plan
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -71,8 +74,10 @@ class Costs:
         self._hbm_bytes_per_s = chip.hbm_bytes_per_s
         self._host_link_bytes_per_s = chip.host_link_bytes_per_s
         self._chip = chip
-        self._own_experts = 1 / plan.mesh["expert"]
-        """Share of the rows of all devices along `expert` that are for a device's experts."""
+        devices = plan.mesh["expert"]
+        is_exchange = plan.moe == "megablox_exchange"
+        self._own_experts = 1 / (exchange_places(devices) if is_exchange else devices)
+        """Share of the places for rows in which there are rows for a device's experts."""
         self._product_cycles = PRODUCT_CYCLES.get(chip.generation, 1.0)
         self._has_product = cache(self._find_product)
         self._collective_in = cache(self._find_collective)
@@ -104,8 +109,7 @@ class Costs:
         self, computation: str, one: Instruction, kind: str, *, on_sparse_cores: bool
     ) -> Cost:
         groups = self._links.groups(one)
-        within = self._program.computations[computation]
-        size = sum(within[name].bytes for name in one.operands if name in within)
+        size = operand_bytes(one, self._program.computations[computation])
         seconds = self._links.seconds(kind, sent_bytes(kind, size, groups.shape[1]), groups)
         part = COLLECTIVES.format(self._links.axis(groups))
         helpers = (SPARSE_CORES,) if on_sparse_cores else ()

@@ -82,7 +82,7 @@ class Links:
         if not links or not self._chip.ici_bytes_per_s:
             return 0.0
         each = LINK_SHARE * self._chip.ici_bytes_per_s / (2 * max(1, len(self._topology)))
-        passed_on = max(1.0, hops / 2) if kind == "all-to-all" else 1.0
+        passed_on = max(1.0, hops / 2) if kind.endswith("all-to-all") else 1.0
         return passed_on * sent_bytes / (each * links) + HOP_S * hops
 
     def _links(self, group: np.ndarray, *, is_permute: bool) -> tuple[int, int]:

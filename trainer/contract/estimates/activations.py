@@ -15,7 +15,12 @@ from trainer.contract.planning import lora, parameter_shapes, sharding_rules
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.attention import packed_documents
 from trainer.contract.planning.layer_stacks import LAYERS, layer_stacks
-from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
+from trainer.contract.planning.parameter_shapes import (
+    capacity,
+    exchange_places,
+    hidden_parts,
+    norm_places,
+)
 from trainer.contract.planning.pipeline import layer_runs
 from trainer.contract.planning.plan import Plan
 
@@ -183,7 +188,9 @@ class _Activations:
         seen = width * kv_heads * (model.head_dim + value_dim)
         if experts := model.moe:
             slots = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
-            if plan.moe != "capacity":
+            if plan.moe == "megablox_exchange":
+                slots = experts.top_k * exchange_places(plan.mesh["expert"])
+            elif plan.moe != "capacity":
                 # Each device holds the rows of all devices along `expert`.
                 slots = experts.top_k * plan.mesh["expert"]
             chosen = slots + experts.top_k

@@ -139,7 +139,8 @@ def to_experts(job: Job, plan: Plan) -> float:
         return 0.0
     batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     slots = batch.rows_per_device * experts.count * capacity(experts, length) / axis
-    sent = batch.tokens_per_device if plan.moe != "capacity" else slots
+    rows = batch.tokens_per_device * experts.top_k / axis
+    sent = {"capacity": slots, "megablox_exchange": rows}.get(plan.moe, batch.tokens_per_device)
     layers = job.decoder.layers
     runs = layer_runs(job, plan) * (layers - experts.dense_layers) // layers
     return EXCHANGES_PER_LAYER * runs * sent * width * (axis - 1)

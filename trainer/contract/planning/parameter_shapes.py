@@ -21,6 +21,7 @@ QUERY_KEY = ("query", "key")
 BALANCING_BIAS = "mlp.balancing_bias"
 """Name in a layer of the experts' biases, which no gradient changes."""
 BALANCING_BIASES = f"{LAYERS}.{BALANCING_BIAS}"
+EXCHANGE_PLACES = 1.25
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,15 @@ def capacity(experts: MixtureOfExperts, length: int) -> int:
         return length
     even = length * experts.top_k / experts.count
     return min(length, math.ceil(even * experts.capacity_factor))
+
+
+def exchange_places(devices: int) -> float:
+    """Returns a device's places for rows of its experts, relative to the choices of its tokens.
+
+    That many `devices` exchange rows. With a single place for each choice, uneven loads of experts
+    would often need a second pass: see trainer/model/moe_exchange.py.
+    """
+    return min(EXCHANGE_PLACES, devices)
 
 
 def hidden_parts(model: Model) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from trainer.contract.planning.save_interval import SaveStatistics
 
 Dtype = Literal["float32", "bfloat16"]
 AttentionKernel = Literal["reference", "splash", "cudnn", "cudnn_packed", "triton"]
-MoEKind = Literal["capacity", "ragged", "megablox"]
+MoEKind = Literal["capacity", "ragged", "megablox", "megablox_exchange"]
 
 
 class World(Section):
@@ -176,7 +176,8 @@ class Plan(BasePlan):
     moe: MoEKind = "capacity"
     """Method of expert products. `ragged` and `megablox` multiply each expert's matrix with the
     rows that chose it, by XLA and by JAX's TPU kernel; `capacity` multiplies it with a fixed number
-    of rows in each sequence."""
+    of rows in each sequence. With `megablox_exchange` devices along `expert` send rows to the
+    devices of their experts; with `ragged` and `megablox` each gathers the tokens of all others."""
     padded_vocab: int
     corpus: Corpus
     save_statistics: SaveStatistics | None = None

@@ -266,13 +266,14 @@ def _busiest_attention(job: Job, batch: BatchSplit) -> float:
 def _moe(job: Job, world: World, mesh: dict[str, int]) -> MoEKind:
     """Returns the method of grouped rows for experts without a limit, on TPU or with `context`.
 
-    TPUs have a kernel for it. Capacity is counted in whole sequences.
+    TPUs have a kernel for it. Capacity is counted in whole sequences. A device sends a row for each
+    choice, or gathers the token of each device along `expert`: the plan has what is less.
     """
     moe = job.model.moe if isinstance(job.model, Model) else None
     if moe is None or moe.capacity_factor is not None:
         return "capacity"
     if world.platform == "tpu" and not world.on_cpu:
-        return "megablox"
+        return "megablox_exchange" if mesh["expert"] > moe.top_k else "megablox"
     return "ragged" if mesh["context"] > 1 else "capacity"
 
 
