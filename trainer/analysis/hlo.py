@@ -135,7 +135,8 @@ class Program:
     def trips(self, loop: Instruction, around: Computation) -> int:
         """Returns the trip count of a `while` that counts up by a constant between two constants.
 
-        A loop that only uneven loads of experts need has none. Raises ValueError for any other loop.
+        A loop that only uneven loads of experts need has none. Raises ValueError for any other
+        loop.
         """
         if OVERFLOW.search(loop.op_name):
             return 0

@@ -46,11 +46,16 @@ Pass = Callable[[jax.Array, Slices, Any, jax.Array], jax.Array]
 """Function (number of the pass, slices, weights, rows (N, D)) -> (N, D): see `_pass`."""
 
 
-class Exchange(NamedTuple):
-    """What a device exchanges in a pass: arguments of `jax.lax.ragged_all_to_all`, (X E) each."""
+Way = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+"""Arguments of `jax.lax.ragged_all_to_all`, (X E) each: first rows and sizes of the slices that a
+device sends, their first rows at the receivers, and sizes of those that it receives."""
 
-    there: tuple[jax.Array, ...]
-    back: tuple[jax.Array, ...]
+
+class Exchange(NamedTuple):
+    """What a device exchanges in a pass."""
+
+    there: Way
+    back: Way
     sizes: jax.Array
     """Number of rows of each of the device's experts, and of free places (E + 1)."""
 
@@ -89,9 +94,9 @@ def _pass(
     rows_ND: jax.Array,
 ) -> jax.Array:
     """Returns the results of the rows of one pass, and zeros for all others (N, D)."""
-    exchange = _exchange(number, slices, axis, places)
-    fed_CD = experts(weights, _moved(rows_ND, exchange.there, axis, places), exchange.sizes)
-    return _moved(fed_CD, exchange.back, axis, len(rows_ND))
+    there, back, sizes = _exchange(number, slices, axis, places)
+    received_CD = _moved(axis, places, rows_ND, there, back)
+    return _moved(axis, len(rows_ND), experts(weights, received_CD, sizes), back, there)
 
 
 def _exchange(number: jax.Array, slices: Slices, axis: str, places: int) -> Exchange:
@@ -112,10 +117,32 @@ def _exchange(number: jax.Array, slices: Slices, axis: str, places: int) -> Exch
     )
 
 
-def _moved(x_xD: jax.Array, slices: tuple[jax.Array, ...], axis: str, rows: int) -> jax.Array:
-    """Returns the rows that this device receives along `axis`, and zeros elsewhere (rows, D)."""
-    empty = jnp.zeros((rows, x_xD.shape[-1]), x_xD.dtype)
-    return jax.lax.ragged_all_to_all(x_xD, empty, *slices, axis_name=axis)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _moved(axis: str, rows: int, x_xD: jax.Array, way: Way, reverse: Way) -> jax.Array:
+    """Returns the rows that this device receives along `axis`, and zeros elsewhere (rows, D).
+
+    The gradient goes the reverse way. JAX's own one exchanges the arguments again.
+    """
+    # The compiler stores rows to exchange in a layout in which it fills an array slowly.
+    zeros = jax.lax.optimization_barrier(jnp.zeros((rows, x_xD.shape[-1]), x_xD.dtype))
+    return jax.lax.ragged_all_to_all(x_xD, zeros, *way, axis_name=axis)
+
+
+def _move(
+    axis: str, rows: int, x_xD: jax.Array, way: Way, reverse: Way
+) -> tuple[jax.Array, tuple[Way, Way, jax.Array]]:
+    # An array of no elements keeps the number of rows.
+    return _moved(axis, rows, x_xD, way, reverse), (way, reverse, x_xD[:, :0])
+
+
+def _move_back(
+    axis: str, rows: int, residuals: tuple[Way, Way, jax.Array], gradient_xD: jax.Array
+) -> tuple[jax.Array, None, None]:
+    way, reverse, none_x0 = residuals
+    return _moved(axis, len(none_x0), gradient_xD, reverse, way), None, None
+
+
+_moved.defvjp(_move, _move_back)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -8,8 +8,13 @@ import re
 from functools import cache
 
 from trainer.analysis.collectives import (
-    ENDED, OVERLAPPING, PART, kind_of, operand_bytes, sent_bytes,
-)  # fmt: skip
+    ENDED,
+    OVERLAPPING,
+    PART,
+    kind_of,
+    operand_bytes,
+    sent_bytes,
+)
 from trainer.analysis.forecast import kernels
 from trainer.analysis.forecast.links import Links
 from trainer.analysis.forecast.timeline import Cost
