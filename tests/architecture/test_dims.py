@@ -57,7 +57,7 @@ def test_array_names_use_letters_of_legend_that_modules_cite() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["query_BSHh = 1\n", '"""See trainer/model/__init__.py."""\nquery_BSX = 1\n'],
+    ["query_BSHh = 1\n", '"""See trainer/model/__init__.py."""\nquery_BSz = 1\n'],
     ids=["no reference", "unknown letter"],
 )
 def test_a_breach_is_found(source: str) -> None:

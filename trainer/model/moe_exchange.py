@@ -81,6 +81,8 @@ def fed_by_others(
     if places == most:
         return first_ND
     received = jnp.max(jnp.sum(sizes_XXE, axis=(0, 2)))
+    # All devices of the mesh make as many passes: none is ahead of others in its collectives.
+    received = jax.lax.pmax(received, jax.sharding.get_abstract_mesh().axis_names)
     return _with_overflow(one_pass, first_ND, -(-received // places), slices, weights, rows_ND)
 
 
@@ -95,7 +97,7 @@ def _pass(
 ) -> jax.Array:
     """Returns the results of the rows of one pass, and zeros for all others (N, D)."""
     there, back, sizes = _exchange(number, slices, axis, places)
-    received_CD = _moved(axis, places, rows_ND, there, back)
+    received_CD: Any = _moved(axis, places, rows_ND, there, back)
     return _moved(axis, len(rows_ND), experts(weights, received_CD, sizes), back, there)
 
 

@@ -26,6 +26,7 @@ sample: null
 checkpoint: null
 """
 TWO_SLICES = "{accelerator: v5e-16, slices: 2, provider: {kind: gcp}}"
+EXPERTS = "{count: 8, top_k: 2, capacity_factor: null}"
 MESHES = {
     "fsdp and tensor": (["-c", "v5e-16", "mesh.tensor=2"],),
     "chunks of sequences": (["-c", "v5e-16", "mesh.context=4", "mesh.context_attention=chunks"],),
@@ -37,10 +38,14 @@ ALWAYS = ("fsdp and tensor", "two slices, each fsdp")
 
 @pytest.fixture(scope="module", params=sampled(MESHES, ALWAYS))
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("plan")
+    return compiled(tmp_path_factory.mktemp("plan"), *request.param)
+
+
+def compiled(folder: Path, *options: str) -> Any:
+    """Returns what `launch plan --compile` prints."""
     (folder / "job.yaml").write_text(JOB)
     (folder / "two.yaml").write_text(TWO_SLICES)
-    command = [sys.executable, "-m", "launcher", "plan", "job.yaml", *request.param]
+    command = [sys.executable, "-m", "launcher", "plan", "job.yaml", *options]
     result = subprocess.run(
         [*command, "--compile", "-o", "json"], cwd=folder, capture_output=True, text=True
     )
@@ -73,3 +78,15 @@ def test_gathers_overlapped_by_computation_are_reported(found: Any) -> None:
     ]
     assert bool(gathers) == (found["plan"]["mesh"]["fsdp"] > 1)
     assert all(one["overlapped"] for one in gathers)
+
+
+@pytest.mark.full
+def test_experts_get_a_row_for_each_choice_and_nothing_else(tmp_path: Path) -> None:
+    found = compiled(tmp_path, "-c", "v5e-16", "mesh.expert=4", f"model.moe={EXPERTS}")
+    of_experts = [
+        one for one in found["collectives"] if one["axis"] == "expert" and one["part"] == "mlp"
+    ]
+    ragged = sum(one["bytes"] for one in of_experts if one["kind"] == "ragged-all-to-all")
+    assert ragged > 0.999 * sum(one["bytes"] for one in of_experts)
+    share = found["strategies"]["expert"]
+    assert share["sent"] == pytest.approx(share["must"], rel=0.01)

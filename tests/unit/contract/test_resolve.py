@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, mesh_of, tiny_job
+from trainer.contract.config.job import Job
 from trainer.contract.estimates.traffic import to_experts
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
@@ -131,14 +132,40 @@ def test_the_room_of_experts_is_in_whole_sequences() -> None:
     assert message.endswith("Remove this key, or set model.moe.capacity_factor=null")
 
 
-def test_rows_are_exchanged_where_a_token_has_fewer_choices_than_there_are_devices() -> None:
-    model = {"preset": "tiny", "moe": {"count": 8, "top_k": 2}}
+def moe_job(top_k: int, devices: int, remat: str = "none") -> Job:
+    model = {"preset": "tiny", "moe": {"count": 8, "top_k": top_k}, "remat": remat}
+    return tiny_job(mesh={"expert": devices}, model=model)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "devices", "kind"),
+    [
+        (2, 2, "megablox"),
+        (2, 4, "megablox_exchange"),
+        (2, 8, "megablox_exchange"),
+        (8, 4, "megablox"),
+        (8, 8, "megablox_exchange"),
+    ],
+)
+def test_rows_are_exchanged_where_that_sends_no_more(top_k: int, devices: int, kind: str) -> None:
+    plan = resolve(moe_job(top_k, devices), V4_32.model_copy(update={"simulated": False}), CORPUS)
+    assert plan.moe == kind
+
+
+def test_a_row_for_each_choice_leaves_a_device_or_all_tokens_come_to_it() -> None:
     world = V4_32.model_copy(update={"simulated": False})
-    found = [resolve(tiny_job(mesh={"expert": x}, model=model), world, CORPUS) for x in (2, 4, 8)]
-    assert [plan.moe for plan in found] == ["megablox", "megablox_exchange", "megablox_exchange"]
-    gathered, quarter, eighth = (to_experts(tiny_job(model=model), plan) for plan in found)
+    jobs = [moe_job(2, devices) for devices in (2, 4, 8)]
+    gathered, quarter, eighth = (to_experts(job, resolve(job, world, CORPUS)) for job in jobs)
     # Of two rows per token, 3 of 4 and 7 of 8 leave the device; 1 token of 2 comes to it.
     assert [quarter / gathered, eighth / gathered] == [1.5, 1.75]
+
+
+@pytest.mark.parametrize(("devices", "repeated"), [(2, 1), (4, 2)])
+def test_rematerialization_repeats_exchanges(devices: int, repeated: int) -> None:
+    world = V4_32.model_copy(update={"simulated": False})
+    jobs = [moe_job(2, devices, remat) for remat in ("none", "full")]
+    once, again = (to_experts(job, resolve(job, world, CORPUS)) for job in jobs)
+    assert again / once == 1 + repeated / 4
 
 
 @given(

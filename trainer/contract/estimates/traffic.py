@@ -18,6 +18,9 @@ GATHERS_AND_SCATTERS = 3
 """Collectives of a weight in a micro-batch: a gather per use, and a scatter of its gradient."""
 EXCHANGES_PER_LAYER = 4
 """Exchanges of tokens with experts on other devices: there and back, in both passes."""
+EXCHANGES_AGAIN = {"capacity": 2, "ragged": 1, "megablox": 1, "megablox_exchange": 2}
+"""Exchanges of a layer that rematerialization repeats, by the method of expert products. Where
+tokens are gathered, their weights are applied before the way back: nothing needs that again."""
 SUMS_OVER_STAGES = 4
 """All-reduces of a micro-batch's activations over the stages of a pipeline: of the embeddings, the
 features, and their gradients. The stages share the vocabulary."""
@@ -143,7 +146,8 @@ def to_experts(job: Job, plan: Plan) -> float:
     sent = {"capacity": slots, "megablox_exchange": rows}.get(plan.moe, batch.tokens_per_device)
     layers = job.decoder.layers
     runs = layer_runs(job, plan) * (layers - experts.dense_layers) // layers
-    return EXCHANGES_PER_LAYER * runs * sent * width * (axis - 1)
+    again = EXCHANGES_AGAIN[plan.moe] if job.decoder.remat != "none" else 0
+    return (EXCHANGES_PER_LAYER + again) * runs * sent * width * (axis - 1)
 
 
 def keys_and_values(job: Job, plan: Plan) -> float:
