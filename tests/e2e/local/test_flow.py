@@ -14,6 +14,7 @@ from launcher.runs.known_process import KnownProcess
 from launcher.runs.state_file import RecordedState
 from tests.support.launches import SAME, Launch, Launcher, curve
 from tests.support.processes import LAUNCH_TIMEOUT_S, wait_until
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.slow
 STEPS = 8
@@ -121,7 +122,7 @@ def test_a_killed_chain_goes_on_and_runs_nothing_twice(chain: Chain) -> None:
     chain.write(MEDIUM)
     with chain.begin() as process:
         saved = chain.runs / "tuned" / "checkpoints"
-        wait_until(lambda: any(saved.glob("[0-9]*")), LAUNCH_TIMEOUT_S)
+        wait_until(lambda: checkpoint_metadata.steps(saved), LAUNCH_TIMEOUT_S)
         chain.kill_driver("tuned")
         process.kill()
     assert not (chain.folder / "out").exists()

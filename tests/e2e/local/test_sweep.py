@@ -16,6 +16,7 @@ from launcher.runs.state_file import RecordedState
 from tests.support.launches import SAME, Launcher, curve
 from tests.support.processes import LAUNCH_TIMEOUT_S, run_launcher, wait_until
 from tests.support.sampling import sampled
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.slow
 STEPS = 8
@@ -123,7 +124,7 @@ def test_a_sweep_killed_at_any_moment_runs_each_point_once(sweep: Sweep, seed: i
 def test_a_point_whose_driver_was_killed_is_resumed(sweep: Sweep) -> None:
     run = sweep.runs / "small-learning_rate_0.01"
     with sweep.begin("optimizer.learning_rate=1e-2,1e-4", "steps=20000") as process:
-        wait_until(lambda: any(run.glob("checkpoints/[0-9]*")), LAUNCH_TIMEOUT_S)
+        wait_until(lambda: checkpoint_metadata.steps(run / "checkpoints"), LAUNCH_TIMEOUT_S)
         process.kill()
     recorded = RecordedState.read(run)
     driver = KnownProcess.find(recorded.pid, recorded.start_time)
