@@ -41,8 +41,8 @@ from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost
 from trainer.contract.planning.teacher import job_of_teacher
 from trainer.contract.storage.tokenizer_info import vocab_size
 
-LEAST_EXCHANGE = 4
-"""Fewest devices along `expert` that exchange rows of experts."""
+MIN_EXCHANGE_DEVICES = 4
+"""Minimum number of devices along `expert` that exchange the rows of experts."""
 STATE_COPIES = 3
 """Trained parameters and two moments of each, for the assumed cost of a save."""
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
@@ -269,14 +269,14 @@ def _moe(job: Job, world: World, mesh: dict[str, int]) -> MoEKind:
     """Returns the method of grouped rows for experts without a limit, on TPU or with `context`.
 
     TPUs have a kernel for it. Capacity is counted in whole sequences. The devices along `expert`
-    send each other a row for each choice, or all tokens. The plan has what is less, but tokens for
-    fewer than LEAST_EXCHANGE devices: rows are stored in a layout that takes longer to sort.
+    send each other a row for each choice, or all tokens. The plan has what is less. With fewer than
+    MIN_EXCHANGE_DEVICES, it has the tokens: exchanged rows have a layout that is slow to sort.
     """
     moe = job.model.moe if isinstance(job.model, Model) else None
     if moe is None or moe.capacity_factor is not None:
         return "capacity"
     if world.platform == "tpu" and not world.on_cpu:
-        sends_rows = mesh["expert"] >= max(moe.top_k, LEAST_EXCHANGE)
+        sends_rows = mesh["expert"] >= max(moe.top_k, MIN_EXCHANGE_DEVICES)
         return "megablox_exchange" if sends_rows else "megablox"
     return "ragged" if mesh["context"] > 1 else "capacity"
 
