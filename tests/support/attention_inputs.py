@@ -39,4 +39,4 @@ def value_and_gradients(mix: Callable[..., jax.Array], arrays: list[jax.Array]) 
 
 def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
     for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)

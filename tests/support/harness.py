@@ -68,13 +68,19 @@ class Bench:
         return next(self.loader.training(step))
 
 
-_made: dict[str, Bench] = {}
+KEPT_BENCHES = 12
+"""Benches kept for later tests. The compiled programs of one take some 400 of the 65,530 mappings
+that Linux allows a process (vm.max_map_count): JAX crashes when there are no more."""
+
+_kept: dict[str, Bench] = {}
+"""The last ones asked for, the newest last."""
 
 
 def bench(job: Job, devices: int = 1, **facts: Any) -> Bench:
-    """A job on one process with `devices` devices; the same one for the same job."""
+    """A job on one process with `devices` devices; the same one for the same job, if it is kept."""
     world = world_of(1, devices, **facts)
     key = job.model_dump_json() + world.model_dump_json()
-    if key not in _made:
-        _made[key] = Bench.of(job, world)
-    return _made[key]
+    _kept[key] = _kept.pop(key, None) or Bench.of(job, world)
+    if len(_kept) > KEPT_BENCHES:
+        del _kept[next(iter(_kept))]
+    return _kept[key]
