@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.jobs import corpus_of, job_of
+from tests.support.xla_flags import FAST_COMPILATION
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import World
@@ -116,7 +117,7 @@ def environment(
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{flags} --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"{flags} {FAST_COMPILATION}",
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
         "SLIPWAY_NUM_PROCESSES": str(world.processes),
         "SLIPWAY_PROCESS_ID": str(process),

@@ -15,13 +15,14 @@ from tests.support import fault_matrix
 from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sleepy_steps
 from tests.support.launches import Launch, Launcher
+from tests.support.xla_flags import FAST_COMPILATION
 
 
 @contextmanager
 def _unoptimized() -> Iterator[None]:
     """The compiler of trainers does not optimize: tiny programs run a few times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        patch.setenv("XLA_FLAGS", FAST_COMPILATION)
         yield
 
 

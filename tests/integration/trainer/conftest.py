@@ -8,6 +8,7 @@ import os
 import jax
 import pytest
 
+from tests.support.xla_flags import FAST_COMPILATION
 from trainer.contract.storage.cache_dirs import cache_folder
 from trainer.contract.storage.compiled_programs import EXECUTABLES
 
@@ -23,7 +24,7 @@ def _start_jax():
     with pytest.MonkeyPatch.context() as patch:
         # Not for longer: the environment would reach the processes that other tests start.
         flags = os.environ.get("XLA_FLAGS", "")
-        patch.setenv("XLA_FLAGS", f"{flags} --xla_backend_optimization_level=0")
+        patch.setenv("XLA_FLAGS", f"{flags} {FAST_COMPILATION}")
         jax.devices()
 
 
