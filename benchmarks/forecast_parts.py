@@ -44,12 +44,19 @@ class Case:
     rows_per_device: int
     seq_len: int
     slices: int = 1
+    overrides: tuple[str, ...] = ()
+    """Of keys of the job, as on a command line."""
 
     @property
     def cluster(self) -> str:
         """The text of the cluster file."""
         slices = f"slices: {self.slices}, provider: {{kind: gcp}}"
         return f"{{accelerator: {self.accelerator}, {slices}}}\n"
+
+    @property
+    def cluster_name(self) -> str:
+        """The accelerator, and the number of slices if there are several."""
+        return f"{self.slices} x {self.accelerator}" if self.slices > 1 else self.accelerator
 
     @property
     def job(self) -> str:
@@ -78,7 +85,7 @@ def main() -> int:
     names = sys.argv[1:] or [*CASES]
     if unknown := [name for name in names if name not in CASES]:
         sys.exit(f"no case is named {', '.join(unknown)}. There are: {', '.join(CASES)}")
-    print(_line(HEAD), _line(["---"] * len(HEAD)), sep="\n", flush=True)
+    print(line(HEAD), line(["---"] * len(HEAD)), sep="\n", flush=True)
     failed = 0
     for name in names:
         found = compiled(CASES[name])
@@ -86,7 +93,7 @@ def main() -> int:
             print(f"{name}: not compiled", file=sys.stderr)
             failed += 1
             continue
-        print(_line(cells(CASES[name], found)), flush=True)
+        print(line(cells(CASES[name], found)), flush=True)
         failed += abs(difference(found)) > ROUNDING
     return 1 if failed else 0
 
@@ -102,7 +109,7 @@ def compiled(case: Case) -> dict[str, Any] | None:
         (Path(folder) / "job.yaml").write_text(case.job)
         (Path(folder) / "cluster.yaml").write_text(case.cluster)
         child = subprocess.run(
-            [*command, "--compile", "-o", "json"],
+            [*command, *case.overrides, "--compile", "-o", "json"],
             cwd=folder, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, check=False,
         )  # fmt: skip
     found = json.loads(child.stdout) if child.returncode == 0 else {}
@@ -122,7 +129,7 @@ def cells(case: Case, found: Mapping[str, Any]) -> list[str]:
     forecast = found["forecast"]
     return [
         case.preset,
-        f"{case.slices} x {case.accelerator}" if case.slices > 1 else case.accelerator,
+        case.cluster_name,
         f"{case.rows_per_device} x {case.seq_len:,}",
         f"{forecast['step_time_s']:.3f}",
         *(part_cell(start, forecast["parts"]) for start in PARTS.values()),
@@ -132,7 +139,8 @@ def cells(case: Case, found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _line(row: list[str]) -> str:
+def line(row: list[str]) -> str:
+    """Returns a row of a table in Markdown."""
     return f"| {' | '.join(row)} |"
 
 

@@ -1,5 +1,7 @@
 """A job's losses do not depend on the mesh."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,9 @@ TORUS = {"platform": "tpu", "accelerator": "v4-16", "simulated": True,
          "topology": (2, 2, 2), "host_bounds": (2, 2, 2)}  # fmt: skip
 
 TPU = {"platform": "tpu", "accelerator": "v5e-1", "topology": (1, 1), "host_bounds": (1, 1)}
+
+LOOP = re.compile(r' while\(.*op_name="[^"]*/while"')
+"""A loop of the trainer in a compiled program: XLA also makes loops of other operations."""
 
 
 def _job(**changes):
@@ -103,7 +108,7 @@ def test_dropout_does_not_depend_on_the_micro_batch():
 def test_scan_and_rematerialization_change_no_number(alone, model, facts):
     """On CPU the layers are always written out: the loop is asked for by what the plan says."""
     made = bench(_job(model={"compute_dtype": "float32", **model}), 1, **facts)
-    assert (" while(" in made.text) == bool(facts)
+    assert bool(LOOP.search(made.text)) == bool(facts)
     np.testing.assert_allclose(_losses(made, 5), [m.loss for m in alone[:5]], rtol=1e-5)
 
 
