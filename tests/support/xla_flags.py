@@ -5,7 +5,9 @@ from importlib.metadata import version
 _JAXLIB = tuple(map(int, version("jaxlib").split(".")[:2]))
 
 FAST_COMPILATION = "--xla_backend_optimization_level=0"
-"""Flags for a compiler on CPU that takes little time. On jaxlib 0.10, XLA's emitters of fusions
-take more than half of that time without optimization; jaxlib 0.12 cannot do without them."""
+"""Flags for a compiler on CPU that takes little time. Without optimization, XLA's emitters of
+fusions take more than half of it. jaxlib 0.10 can do without them; jaxlib 0.12 only simplifies."""
 if _JAXLIB < (0, 11):
     FAST_COMPILATION += " --xla_cpu_use_fusion_emitters=false"
+else:
+    FAST_COMPILATION += " --xla_cpu_opt_preset=FAST_COMPILE"
