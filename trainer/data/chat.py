@@ -1,74 +1,17 @@
-"""Records of `source: chat`: conversations as texts, in which only the answers are learned.
+"""Records of `source: chat`: conversations as texts, in which only the answers are learned."""
 
-Chat templates are rendered in Jinja's sandbox with Hugging Face's settings and names. Only
-`strftime_now` is missing: a record must render as the same text on every day.
-"""
-
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
-
-from jinja2 import TemplateError, TemplateSyntaxError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainer.contract.config.data import BYTES, Data
 from trainer.contract.storage.chat_template import ChatTemplate, chat_template
-from trainer.contract.storage.corpus import DataError, as_data_error
+from trainer.contract.storage.corpus import as_data_error
 from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.data.readers import BadRecordError, Record, text, value
 from trainer.data.tokenizer import Span
 
-
-class Template:
-    """A compiled chat template. Raises DataError when it is not valid Jinja."""
-
-    def __init__(self, template: ChatTemplate) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-        )
-        environment.filters["tojson"] = _json
-        environment.globals["raise_exception"] = _reject
-        self._names: Mapping[str, Any] = {"tools": None, "documents": None, **template.tokens}
-        try:
-            self._template = environment.from_string(template.text)
-        except TemplateSyntaxError as error:
-            raise DataError(
-                f"data.tokenizer: invalid chat template, line {error.lineno}: {error.message}"
-            ) from None
-
-    def render(self, messages: Sequence[Mapping[str, Any]], asks: bool = False) -> str:
-        """Renders messages; `asks` adds the generation prompt, which precedes an answer.
-
-        Raises BadRecordError when the template rejects the messages.
-        """
-        try:
-            return self._template.render(
-                messages=list(messages), add_generation_prompt=asks, **self._names
-            )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise BadRecordError(f"the chat template rejects the record: {error}") from None
-
-
-class _Generation(Extension):
-    """Parses `{% generation %}`, which marks an assistant's text, and renders only its content."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _json(value: Any, **settings: Any) -> str:
-    """Returns JSON without HTML escapes, which Jinja's own filter would add."""
-    return json.dumps(value, ensure_ascii=False, **settings)
-
-
-def _reject(message: str) -> NoReturn:
-    raise TemplateError(message)
-
+if TYPE_CHECKING:
+    from trainer.data.jinja_template import Template
 
 USER, ASSISTANT = "user", "assistant"
 
@@ -89,7 +32,7 @@ class Chats:
         with as_data_error():
             template = chat_template(data)
             known = vocabulary(data)
-        self._template = template and Template(template)
+        self._template = template and _compiled(template)
         self.eos_token = "" if data.tokenizer == BYTES else known.eos_token
 
     def read(self, record: Record) -> Conversation:
@@ -171,3 +114,9 @@ def check_last(found: Sequence[Record], field: str) -> None:
         raise BadRecordError(
             f"the last message of {field!r} has role {role!r}, expected {ASSISTANT!r}"
         )
+
+
+def _compiled(template: ChatTemplate) -> "Template":
+    from trainer.data.jinja_template import Template  # imported late: takes 0.1 s
+
+    return Template(template)

@@ -8,14 +8,15 @@ References:
 import ast
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
-
-from jinja2 import Template
+from typing import TYPE_CHECKING, Any
 
 from trainer.contract.config.task_file import TaskFile, environment
 from trainer.data import readers
 from trainer.data.readers import BadRecordError, Record
 from trainer.data.requests import Item, Request
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def item(task: TaskFile, place: str, record: Record, examples: Sequence[Record]) -> Item:
@@ -147,5 +148,5 @@ def _filled(key: str, template: str, record: Record) -> str:
 
 
 @cache
-def _compiled(template: str) -> Template:
+def _compiled(template: str) -> "Template":
     return environment().from_string(template)

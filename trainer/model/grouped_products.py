@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 
 import jax
-from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
 from trainer.contract.planning.plan import MoEKind
 
@@ -63,6 +62,8 @@ def _product(
     *,
     is_transposed: bool = False,
 ) -> jax.Array:
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm  # imported late: takes 0.1 s
+
     return gmm(
         rows_Nx,
         matrices_Ex,
@@ -89,6 +90,8 @@ def _with_residuals(
 def _gradients(
     interpret: bool, residuals: tuple[jax.Array, jax.Array, jax.Array], gradient_Nx: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
     rows_Nx, matrices_Ex, sizes = residuals
     of_rows_Nx = _product(gradient_Nx, matrices_Ex, sizes, interpret, is_transposed=True)
     of_matrices_Ex = tgmm(
