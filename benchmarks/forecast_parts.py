@@ -45,7 +45,7 @@ class Case:
     seq_len: int
     slices: int = 1
     overrides: tuple[str, ...] = ()
-    """Of keys of the job, as on a command line."""
+    """What is set in the job, as on a command line."""
 
     @property
     def cluster(self) -> str:
