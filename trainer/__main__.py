@@ -126,6 +126,7 @@ class _Process:
     def train(self, job: Job, environment: Environment, events: Events) -> None:
         """Trains until the run ends."""
         # Imported late: the check of a host must not wait for jax.
+        standby.import_trainer()
         from trainer.train import train
 
         run_dir = environment.run_dir or _new_run_dir(job)

@@ -48,6 +48,18 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
     return True
 
 
+def import_trainer() -> None:
+    """Imports what training needs, with Python's collector off.
+
+    Each collection would examine again what had been imported before: 3.1 s instead of 2.5 s.
+    """
+    gc.disable()
+    try:
+        import trainer.train  # noqa: F401
+    finally:
+        gc.enable()
+
+
 def name_process(name: str) -> None:
     """Sets the name that `ps` and `pgrep` show; does nothing where that is not possible."""
     try:
@@ -61,8 +73,7 @@ def _import_and_wait(fd: int) -> Start | None:
 
     While it waits, the kernel knows the process as "standby"; see `name_process`.
     """
-    import trainer.train  # noqa: F401
-
+    import_trainer()
     # What was imported stays: no collection during the start examines it again.
     gc.collect()
     gc.freeze()

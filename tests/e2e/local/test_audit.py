@@ -13,6 +13,7 @@ from tests.support.processes import run_launcher
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_audit_names_the_host_of_a_flip_that_no_loss_shows(launch: Launcher) -> None:
     (launch.folder / "job.yaml").write_text(JOB % (6, 3))
     option = flip_gradient_bit(launch.folder, hosts=3, host=1, step=5, fault=(3, 12, 7))

@@ -67,6 +67,7 @@ def test_wrong_custom_model_is_reported_with_both_lines(folder: Path, traces: Tr
     assert not (folder / "runs" / "own").exists()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_it_trains_on_two_hosts_and_goes_on_with_one(folder: Path, traces: Traces) -> None:
     trained = run_launcher(folder, traces.environment, "-c", "hosts-2.yaml", "job.yaml")

@@ -61,6 +61,7 @@ def test_queued_runs_start_once_in_order_with_20_kills_of_the_worker(
     assert states == {RunState.FINISHED}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unhurried")
 def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -> None:
     """The worker is killed while the run stops for the other one; any command starts it again."""

@@ -30,6 +30,7 @@ def traces() -> Iterator[Traces]:
     found.remove()
 
 
+@pytest.mark.full
 def test_run_rewinds_by_itself_and_its_bad_step_is_explained(
     traces: Traces, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ def two(tmp_path: Path, traces: Traces) -> Iterator[Machines]:
     traces.assert_nothing_left()
 
 
+@pytest.mark.full
 def test_hosts_load_the_programs_that_came_from_here(
     two: Machines, project: Path, traces: Traces
 ) -> None:

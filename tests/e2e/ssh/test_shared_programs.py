@@ -35,6 +35,7 @@ def programs(disk: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.glob(f"{EXECUTABLES}/*/[!.]*")}
 
 
+@pytest.mark.full
 def test_machine_with_empty_disk_in_place_of_lost_one_compiles_nothing(
     three: Machines, project: Path, traces: Traces, tmp_path: Path
 ) -> None:

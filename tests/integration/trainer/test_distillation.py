@@ -182,6 +182,7 @@ def test_the_examples_of_a_step_are_not_ranked(tmp_path: Path) -> None:
         explain(tmp_path, distill_job(tmp_path), 1, 1)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_learns_resumes_elsewhere_and_keeps_its_teacher(tmp_path: Path) -> None:
     large, run_dir = tmp_path / "large", tmp_path / "small"

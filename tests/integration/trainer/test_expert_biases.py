@@ -79,6 +79,7 @@ def test_biases_are_the_same_in_stages():
     np.testing.assert_array_equal(found[BALANCING_BIASES], alone[BALANCING_BIASES])
 
 
+@pytest.mark.full
 def test_biases_are_restored_on_another_mesh(tmp_path):
     saved = Kept.of(tmp_path, devices=2, model=MODEL).saved(2)
     assert np.any(saved.params[BALANCING_BIASES])

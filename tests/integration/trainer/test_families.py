@@ -108,7 +108,7 @@ def test_a_model_that_no_family_has_is_not_exported(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(FAMILIES.keys(), ["llama", "mixtral", "gemma"]))
+@pytest.mark.parametrize("kind", sampled(FAMILIES.keys(), ["llama", "gemma"]))
 def test_losses_are_the_same_on_every_mesh(kind):
     job = {"steps": 20, "model": FAMILIES[kind]}
     alone = losses(bench(job_of(**job)))

@@ -15,6 +15,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_tiny_model_trains_and_gives_figures(tmp_path: Path) -> None:
     result = run("product", "bfloat16", "--tiny", "--json", str(tmp_path / "figures.json"))

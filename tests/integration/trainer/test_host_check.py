@@ -52,6 +52,7 @@ def _reports(ended: gang.Ended) -> dict[int, str]:
     return {event["process"]: event["category"] for event in ended.events if "category" in event}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_wrong_host_is_named_before_the_update_and_the_curve_is_clean(tmp_path) -> None:
     """The host is wrong from the update on that follows a check, so a state is saved meanwhile."""

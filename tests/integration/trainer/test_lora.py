@@ -51,6 +51,7 @@ def _losses(devices: int, mesh: dict[str, int]) -> list[float]:
     return [float(metrics.loss) for metrics in made.run(20)[1]]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_losses_are_the_same_on_every_mesh():
     alone = _losses(1, {})
