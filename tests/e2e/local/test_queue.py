@@ -90,6 +90,7 @@ def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -
     assert curve(low) == curve(whole)
 
 
+@pytest.mark.full
 def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
     launch: Launcher, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_run_on_parquet(
     assert [line["step"] for line in metrics(run)] == [1, 2, 3, 4, 4]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_hosts_train_same_tokenizer_and_run_resumes_and_exports(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

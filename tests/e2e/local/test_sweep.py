@@ -156,6 +156,7 @@ def test_early_stopping_finds_the_best_point_in_half_of_the_steps(warm_sweep: Sw
     assert ran == wanted
 
 
+@pytest.mark.full
 def test_points_that_fail_are_last_and_end_the_sweep_with_1(sweep: Sweep) -> None:
     found = sweep("optimizer.learning_rate=1e30,1e-2", "optimizer.clip_norm=null", code=1)
     assert [point["state"] for point in found["points"]] == ["finished", "failed"]

@@ -90,6 +90,7 @@ def test_the_doctor_looks_at_hosts_that_it_gets_from_the_queue(
     assert not list(project.glob(".slipway-*"))
 
 
+@pytest.mark.full
 def test_a_preempted_job_saves_is_requeued_and_goes_on(project: Path, traces: Traces) -> None:
     run = start(project, traces, "moved", SAVING, "steps=300")
     run.wait_for_event("checkpoint_saved")

@@ -83,6 +83,7 @@ def test_the_reference_costs_a_forward_pass(tmp_path: Path) -> None:
     assert flops[0] == pytest.approx(flops[1] + flops[2] / 3, rel=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_two_processes_train_on_pairs_and_report_rewards(tmp_path: Path) -> None:
     Kept.of(tmp_path / "base", 1).saved(1)

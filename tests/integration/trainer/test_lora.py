@@ -302,6 +302,7 @@ def test_the_base_can_be_a_folder_of_hugging_face(base, adapted, tmp_path, monke
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_two_processes_train_adapters_and_one_goes_on(base, tmp_path, monkeypatch, capsys):
     changes = {
