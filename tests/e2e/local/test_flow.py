@@ -190,8 +190,7 @@ def test_a_run_waits_for_another_and_starts_from_its_best(chain: Chain) -> None:
     wait_until(lambda: (chain.runs / "base" / "state.json").exists(), LAUNCH_TIMEOUT_S)
     after = ["after=[base]", "checkpoint.init_from=run:base@best"]
     tuned = chain.run("tune.yaml", "tuned", *after)
-    tuned.wait_for_event("state", state="waiting_for_runs")
-    assert "waiting for base, which is" in tuned.output
+    tuned.wait_for(lambda: "waiting for base, which is" in tuned.output)
     tuned.process.kill()
     tuned.wait()
     assert chain.job_of("tuned")["after"] == ["base"]
