@@ -21,8 +21,8 @@ from trainer.contract.records.metrics_file import curve
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
-KILLS = 30 if IS_FULL else 6
-STEPS = 90 if IS_FULL else 50
+KILLS = 30 if IS_FULL else 4
+STEPS = 90 if IS_FULL else 30
 KEEP = 3
 WORLD = world_of(2, 1)
 PACE = 1.5

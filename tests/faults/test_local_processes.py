@@ -13,7 +13,7 @@ from tests.support.launches import Launcher
 from tests.support.processes import wait_until
 from tests.support.programs import agents_of, node_of, slots, trainer_of
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.full]
 
 IN_MEMORY = 10
 """The newest step in memory while the run waits at step 11; there is none in storage."""

@@ -16,7 +16,7 @@ from tests.support.launches import Launch
 from tests.support.programs import node_of
 from trainer.contract.storage.compiled_programs import EXECUTABLES, IN_RUN
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.full]
 WORK = re.compile(r"^(\d+) traces, (\d+) compilations$", re.MULTILINE)
 
 

@@ -65,7 +65,7 @@ RESUMED = {
 """Name of each run that stops after step 20 -> how the command that continues it differs."""
 FULL = {
     "again", "logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized", "corpus",
-    "resumed", "tensor", "turned",
+    "resumed", "tensor", "turned", "hosts", "batch",
 }  # fmt: skip
 """Runs that only CI_FULL makes; their pairs are marked `full`."""
 SAME_KINDS = "equal_losses|equal_up_to_rounding"

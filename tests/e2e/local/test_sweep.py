@@ -120,6 +120,7 @@ def test_a_sweep_killed_at_any_moment_runs_each_point_once(sweep: Sweep, seed: i
         assert sweep.attempts_of(point["name"]) == 1
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unhurried")
 def test_a_point_whose_driver_was_killed_is_resumed(sweep: Sweep) -> None:
     run = sweep.runs / "small-learning_rate_0.01"

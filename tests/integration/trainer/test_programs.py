@@ -91,6 +91,7 @@ def test_a_process_compiles_what_process_0_does_not_keep(no_programs: Path, tmp_
     assert all(compilations for _, compilations in work(first))
 
 
+@pytest.mark.full
 def test_another_job_of_the_same_shapes_keeps_its_programs_too(
     programs: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None
     attempt(3, tmp_path / "again")
 
 
+@pytest.mark.full
 def test_a_limit_of_0_bytes_keeps_no_programs(
     no_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
