@@ -34,13 +34,35 @@ def test_skipped_tests_are_listed_once_with_their_reasons(tmp_path: Path, worker
 
 
 def test_the_end_of_ci_shows_them(tmp_path: Path) -> None:
-    script = (ROOT / ".ci" / "run").read_text()
-    begin, end = script.index("print_skipped()"), script.index("print_times()")
     (tmp_path / "skipped").write_text("test_a: Skipped: no sshd here\n" * 2)
-    environment = {**os.environ, FILE: str(tmp_path / "skipped")}
-    shown = subprocess.run(
-        ["bash", "-c", f"{script[begin:end]}\nprint_skipped"],
-        env=environment, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert "NOT RUN: 2 tests were skipped" in shown
+    shown = _of_ci(tmp_path / "skipped", "print_skipped()", "print_times()", "print_skipped")
+    assert "NOT RUN: 2 tests or tiers were skipped" in shown
     assert shown.count("test_a: Skipped: no sshd here") == 2
+
+
+@pytest.mark.parametrize(("full", "ran"), [("", ["early"]), ("1", ["early", "late"])])
+def test_a_tier_that_would_start_too_late_is_listed(
+    tmp_path: Path, full: str, ran: list[str]
+) -> None:
+    (tmp_path / "skipped").touch()
+    commands = f"""\
+    CI_FULL={full}
+    timed() {{ echo "$1"; }}
+    SECONDS=60; tier early true
+    SECONDS=4800; tier late true
+    """
+    shown = _of_ci(tmp_path / "skipped", "LATEST_START_S=", "report()", commands)
+    assert shown.split() == ran
+    listed = (tmp_path / "skipped").read_text().splitlines()
+    assert listed == ([] if full else ["tier late: CI had already taken 80 minutes"])
+
+
+def _of_ci(skipped: Path, begin: str, end: str, commands: str) -> str:
+    """Returns what commands print after a part of `.ci/run`."""
+    script = (ROOT / ".ci" / "run").read_text()
+    part = script[script.index(begin) : script.index(end)]
+    return subprocess.run(
+        ["bash", "-c", f"{part}\n{commands}"],
+        env={**os.environ, FILE: str(skipped)},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
