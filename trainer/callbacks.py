@@ -150,7 +150,8 @@ class SampleCallback(Callback):
     def on_due(self, step: int, state: TrainState[jax.Array]) -> None:
         with self._events.phase("sample"):
             text = self._sampler.sample(state.weights)
-        self._report.sampled(step, text)
+        if text is not None:
+            self._report.sampled(step, text)
 
 
 class InMemoryCallback(Callback):

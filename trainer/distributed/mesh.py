@@ -37,6 +37,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def of_one_device(mesh: Mesh) -> Mesh:
+    """Returns a mesh with the same axes that has only the first device of process 0."""
+    first = min(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    alone = np.array(first, dtype=object).reshape((1,) * mesh.devices.ndim)
+    return Mesh(alone, mesh.axis_names, axis_types=(AxisType.Auto,) * alone.ndim)
+
+
+def copy_on(sharding: NamedSharding, array: jax.Array) -> jax.Array:
+    """Returns a replicated array on the only device of a sharding, without a copy of its data."""
+    (device,) = sharding.device_set
+    own = next(shard.data for shard in array.addressable_shards if shard.device == device)
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, [own])
+
+
 def _numbered(world: World, devices: list[Device]) -> list[Device]:
     """Returns devices in the plan's order: by process, and by local order within a process."""
     if len(devices) != world.devices:

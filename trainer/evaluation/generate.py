@@ -18,12 +18,16 @@ from trainer.model import Decoder, Params
 from trainer.programs import executables
 from trainer.step.train_step import TrainProgram
 
-REPLICATE_BYTES = 2**30
-"""Parameters up to this size are replicated on every device: no collective per token."""
+ONE_DEVICE_BYTES = 2**30
+"""With parameters up to this size, one device generates the text: no collective per token."""
 
 
 class Sampler:
-    """Generates text. Compiles once, at the first sample; every process must call it."""
+    """Generates text. Compiles once, at the first sample; every process must call it.
+
+    A small model runs on one device of process 0, and the other processes wait. A larger one runs
+    on all devices, on which its parameters are split.
+    """
 
     def __init__(self, program: TrainProgram, settings: Sample, tokenizer: Tokenizer):
         self._program, self._temperature = program, settings.temperature
@@ -32,45 +36,73 @@ class Sampler:
         self._prompt = len(prompt)
         self._given = np.zeros(len(prompt) + settings.tokens, np.int32)
         self._given[: len(prompt)] = prompt
+        self._mesh, self._one_device = program.mesh, meshes.of_one_device(program.mesh)
         self._whole = meshes.replicated(program.mesh)
         self._replicated = jax.jit(_identity, out_shardings=self._whole)
         self._compiled: Callable[[Params, np.ndarray], jax.Array] | None = None
+        self._samples = 0
 
-    def sample(self, params: Params) -> str:
-        """Returns the prompt and its continuation, up to the end of the document."""
-        return self._tokenizer.decode(self.tokens(params)[1:].tolist())
+    def sample(self, params: Params) -> str | None:
+        """Returns the prompt and its continuation, up to the end of the document.
 
-    def tokens(self, params: Params) -> np.ndarray:
+        Returns None where only another process has generated them.
+        """
+        tokens = self.tokens(params)
+        return None if tokens is None else self._tokenizer.decode(tokens[1:].tolist())
+
+    def tokens(self, params: Params) -> np.ndarray | None:
         """Returns the document separator, the prompt and the generated tokens, as an int32 array.
 
         Its length is 1 + the prompt's tokens + `tokens` of the settings. The model attends to the
-        last `data.seq_len` tokens. Raises TimeoutError when a process compiles for too long.
+        last `data.seq_len` tokens. Returns None where only another process has generated them.
+        Raises TimeoutError when a process takes longer than `deadlines.compile_s`.
         """
-        placed = self._replicated_if_small(params)
-        return np.asarray(self._ready(placed)(placed, self._given))
+        self._samples += 1
+        if not _is_small(params):
+            compiled = self._ready(params, self._mesh)
+            self._wait()  # collectives time out on a process that still compiles
+            return np.asarray(compiled(params, self._given))
+        whole = executables.call(self._replicated, params, result=self._whole)
+        found = self._on_one_device(whole) if self._has_the_device() else None
+        self._wait()
+        return found
 
     def prepare(self, params: Mapping[str, jax.ShapeDtypeStruct]) -> None:
         """Compiles the programs of a sample for such parameters, with shardings."""
-        if _is_small(params):
-            executables.shared(self._replicated, params, result=self._whole)
-            whole = self._whole
-            params = jax.tree.map(lambda leaf: leaf.update(sharding=whole), params)
-        self._program_for(params)
+        if not _is_small(params):
+            self._program_for(params, self._mesh)
+            return
+        executables.shared(self._replicated, params, result=self._whole)
+        if self._has_the_device():
+            there = meshes.replicated(self._one_device)
+            of_one = jax.tree.map(lambda leaf: leaf.update(sharding=there), params)
+            self._program_for(of_one, self._one_device)
 
-    def _ready(self, params: Params) -> Callable[[Params, np.ndarray], jax.Array]:
+    def _on_one_device(self, params: Params) -> np.ndarray:
+        """Generates with replicated parameters."""
+        there = meshes.replicated(self._one_device)
+        of_one = jax.tree.map(lambda leaf: meshes.copy_on(there, leaf), params)
+        return np.asarray(self._ready(of_one, self._one_device)(of_one, self._given))
+
+    def _has_the_device(self) -> bool:
+        """Returns whether this process has the device that generates alone."""
+        return self._one_device.devices.item().process_index == jax.process_index()
+
+    def _wait(self) -> None:
+        name = f"sample {self._samples}"
+        initialize.wait_for_compilers(name, self._program.job.deadlines)
+
+    def _ready(
+        self, params: Params, mesh: jax.sharding.Mesh
+    ) -> Callable[[Params, np.ndarray], jax.Array]:
         if self._compiled is None:
-            self._compiled = self._program_for(params)
-            initialize.wait_for_compilers("sample", self._program.job.deadlines)
+            self._compiled = self._program_for(params, mesh)
         return self._compiled
 
-    def _program_for(self, params: Any) -> jax.stages.Compiled:
-        write = jax.jit(self._write, out_shardings=self._whole)
-        return executables.compiled(write, params, self._given)
-
-    def _replicated_if_small(self, params: Params) -> Params:
-        if not _is_small(params):
-            return params
-        return executables.call(self._replicated, params, result=self._whole)
+    def _program_for(self, params: Any, mesh: jax.sharding.Mesh) -> jax.stages.Compiled:
+        write = jax.jit(self._write, out_shardings=meshes.replicated(mesh))
+        with jax.set_mesh(mesh):
+            return executables.compiled(write, params, self._given)
 
     def _write(self, params: Params, given: jax.Array) -> jax.Array:
         """Returns `given` with all tokens after the prompt generated by the model."""
@@ -92,7 +124,7 @@ class Sampler:
 
 def _is_small(params: Mapping[str, jax.Array | jax.ShapeDtypeStruct]) -> bool:
     sizes = (leaf.size * leaf.dtype.itemsize for leaf in params.values())
-    return sum(sizes) <= REPLICATE_BYTES
+    return sum(sizes) <= ONE_DEVICE_BYTES
 
 
 def _identity(params: Params) -> Params:

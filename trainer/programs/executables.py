@@ -75,16 +75,20 @@ class Executables:
     def program_of_job(self, name: str, args: Any, lower: Lower, finish: Finish) -> Compiled:
         """Returns a job's program like `program`.
 
-        After a trace, it also finds the program of another job that was the same one.
+        After a trace, it also finds the program of another job that was the same one. A program for
+        one device is not exchanged: no other process runs it.
         """
         own = f"{self.of_job}/{name}"
         if own not in self._programs:
+            exchange = None if _devices_of(args) else self._exchange
             found = self._loaded(own, args)
             is_new = found is None
+            if found is None and exchange and not exchange.sends:
+                found = self._received(exchange, name, own, args)
             if found is None:
-                found = self._received(name, own, args) or self._traced(own, args, lower, finish)
-            if self._exchange and self._exchange.sends:
-                self._writer.submit(self._send, name, own if is_new else None)
+                found = self._traced(own, args, lower, finish)
+            if exchange and exchange.sends:
+                self._writer.submit(self._send, exchange, name, own if is_new else None)
             self._programs[own] = found
         return self._programs[own]
 
@@ -130,24 +134,23 @@ class Executables:
             self._record[name] = data
         return data
 
-    def _received(self, name: str, own: str, args: Any) -> Compiled | None:
+    def _received(
+        self, exchange: ProgramExchange, name: str, own: str, args: Any
+    ) -> Compiled | None:
         """Returns the program that process 0 has compiled, and keeps it as `own`."""
-        if self._exchange is None or self._exchange.sends:
-            return None
-        data = self._exchange.receive(name)
+        data = exchange.receive(name)
         if not data:
             return None
         self._writer.submit(self._put, own, data)
         return self._deserialized(own, data, args)
 
-    def _send(self, name: str, own: str | None) -> None:
+    def _send(self, exchange: ProgramExchange, name: str, own: str | None) -> None:
         """Sends the program `own` once it is written; without it, the others use their own."""
-        assert self._exchange
         try:
-            self._exchange.send(name, (own and self._content(own)) or b"")
+            exchange.send(name, (own and self._content(own)) or b"")
         except (OSError, jax.errors.JaxRuntimeError) as error:
             print(f"cannot send '{name}' to the other processes: {error}", flush=True)
-            self._exchange.send(name, b"")
+            exchange.send(name, b"")
 
     def _content(self, name: str) -> bytes | None:
         """Returns the data of a program in the store."""
@@ -287,7 +290,7 @@ def loaded() -> int:
 
 
 def _devices_of(args: Any) -> list[Device] | None:
-    """Returns the only device of arguments that are arrays of one device, else None."""
-    shardings = [leaf.sharding for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array)]
-    places = set().union(*(sharding.device_set for sharding in shardings))
+    """Returns the only device of arguments that are on one device, else None."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    places = set().union(*(sharding.device_set for sharding in shardings if sharding))
     return list(places) if len(places) == 1 else None

@@ -49,7 +49,9 @@ def test_compilers_are_waited_for_as_long_as_the_job_says(
     train._compiled(made.program, made.loader, said.events, said, Counts(), {})
     Evaluator(made.program).evaluate(params, [made.batch(1)])
     Sampler(made.program, Sample(tokens=2), token_cache.load(job.data).tokenizer).sample(params)
-    assert coordinator.waits == dict.fromkeys(["first step", "first evaluation", "sample"], 77_000)
+    assert coordinator.waits == dict.fromkeys(
+        ["first step", "first evaluation", "sample 1"], 77_000
+    )
 
 
 def test_a_compiler_that_takes_too_long_is_named_with_the_key_of_the_limit(

@@ -182,7 +182,7 @@ def test_text_is_written_by_the_stages_in_turn(monkeypatch, devices, mesh):
             return generate.Sampler(made.program, settings, BYTES).tokens(made.initial().params)
 
     alone = tokens(bench(_job()))
-    monkeypatch.setattr(generate, "REPLICATE_BYTES", 0)
+    monkeypatch.setattr(generate, "ONE_DEVICE_BYTES", 0)
     staged = tokens(bench(_job(mesh=mesh), devices))
     np.testing.assert_array_equal(staged, alone)
 

@@ -13,6 +13,7 @@ from tests.support.harness import bench
 from tests.support.jobs import job_of
 from trainer.contract.config.eval import Sample
 from trainer.data.tokenizer import BYTES
+from trainer.evaluation import generate
 from trainer.evaluation.generate import Sampler
 
 PROMPTS = ["", "def ", "import os, sys"]
@@ -52,7 +53,9 @@ def _without_cache(made, params, prompt: bytes, count: int) -> list[int]:
 def _with_cache(program, params, prompt: str, count: int, temperature=0.0) -> list[int]:
     settings = Sample(prompt=prompt, tokens=count, temperature=temperature)
     with jax.set_mesh(program.mesh):
-        return Sampler(program, settings, BYTES).tokens(params).tolist()
+        tokens = Sampler(program, settings, BYTES).tokens(params)
+    assert tokens is not None, "this process has all devices"
+    return tokens.tolist()
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -71,6 +74,14 @@ def test_nor_does_it_when_the_window_is_full(prompt):
     params = _params(made)
     tokens = _with_cache(made.program, params, prompt, 30)
     assert tokens == _without_cache(made, params, prompt.encode(), 30)
+
+
+def test_one_device_writes_what_all_of_them_write(monkeypatch):
+    made = bench(job_of(mesh={"fsdp": 2, "tensor": 2}), 4)
+    params = _params(made)
+    alone = _with_cache(made.program, params, "def ", 10)
+    monkeypatch.setattr(generate, "ONE_DEVICE_BYTES", 0)
+    assert _with_cache(made.program, params, "def ", 10) == alone
 
 
 def test_the_seed_decides_what_is_drawn():
