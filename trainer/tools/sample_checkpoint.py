@@ -69,7 +69,9 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
         weights = read_params(folder, about, program)
         if about.base:
             weights |= initial(about.base.source, program, about.base).params
-        return Sampler(program, settings, ours).sample(weights)
+        text = Sampler(program, settings, ours).sample(weights)
+    assert text is not None, "this process has all devices"
+    return text
 
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:
