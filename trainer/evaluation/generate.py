@@ -19,7 +19,7 @@ from trainer.programs import executables
 from trainer.step.train_step import TrainProgram
 
 ONE_DEVICE_BYTES = 2**30
-"""With parameters up to this size, one device generates the text: no collective per token."""
+"""Maximum size of parameters for which one device generates the text: no collective per token."""
 
 
 class Sampler:
