@@ -36,7 +36,7 @@ class Sampler:
         self._prompt = len(prompt)
         self._given = np.zeros(len(prompt) + settings.tokens, np.int32)
         self._given[: len(prompt)] = prompt
-        self._mesh, self._one_device = program.mesh, meshes.of_one_device(program.mesh)
+        self._one_device = meshes.of_one_device(program.mesh)
         self._whole = meshes.replicated(program.mesh)
         self._replicated = jax.jit(_identity, out_shardings=self._whole)
         self._compiled: Callable[[Params, np.ndarray], jax.Array] | None = None
@@ -59,7 +59,7 @@ class Sampler:
         """
         self._samples += 1
         if not _is_small(params):
-            compiled = self._ready(params, self._mesh)
+            compiled = self._ready(params, self._program.mesh)
             self._wait()  # collectives time out on a process that still compiles
             return np.asarray(compiled(params, self._given))
         whole = executables.call(self._replicated, params, result=self._whole)
@@ -70,7 +70,7 @@ class Sampler:
     def prepare(self, params: Mapping[str, jax.ShapeDtypeStruct]) -> None:
         """Compiles the programs of a sample for such parameters, with shardings."""
         if not _is_small(params):
-            self._program_for(params, self._mesh)
+            self._program_for(params, self._program.mesh)
             return
         executables.shared(self._replicated, params, result=self._whole)
         if self._has_the_device():
