@@ -1,18 +1,20 @@
 """Measures what standby processes, in-memory checkpoints and collections do to the step time.
 
-    python benchmarks/step_variation.py [--hosts 2] [--ways standby memory collection]
+    python benchmarks/step_variation.py [--hosts 2] [--ways again standby memory collection]
         [--rounds 120] [--seconds 2]
 
 Runs the same job on simulated hosts of this machine in several ways: "plain" with none of the
-three, "standby" with a standby process on each host, "memory" with in-memory checkpoints at the
-interval that `auto` chooses, "collection" with Python's garbage collected at the same steps on all
-hosts. All of them live at the same time, and take turns: see alternation.py. The state has 32 MB;
-each host has a part of it, and a copy of a neighbor's part.
+three, "again" as well, which shows how much two launches of one kind differ, "standby" with a
+standby process on each host, "memory" with in-memory checkpoints at the interval that `auto`
+chooses, "collection" with Python's garbage collected at the same steps on all hosts. All of them
+live at the same time, and take turns: see alternation.py. The state has 32 MB; each host has a part
+of it, and a copy of a neighbor's part.
 
 A step's time is the time since the end of the step before, so saves count. Prints the mean and the
 99th percentile of each way, and three ratios to "plain", with bootstrap intervals of 95 % over the
 rounds: the median over the rounds of the ratio of their means; the ratio of the means of all steps,
-which includes what only some rounds contain, such as a save; and that of the 99th percentiles.
+which includes what only some rounds contain, such as a save; and that of the 99th percentiles. For
+"standby", prints the processor time that standby processes have taken in all rounds.
 """
 
 import argparse
@@ -78,6 +80,7 @@ class Way:
 
 WAYS = {
     "plain": Way(),
+    "again": Way(),
     "standby": Way(standby_after_s="0"),
     "memory": Way(in_memory="auto"),
     "collection": Way(is_coordinated=True),
@@ -102,6 +105,7 @@ def main() -> None:
         for way in sorted(["plain", *options.ways], key=lambda way: way != "memory"):
             own, trees[way] = stack.enter_context(workplace())
             launches[way] = _started(way, own, trees[way], options.hosts)
+        before = {way: _standby_cpu_s(traces) for way, traces in trees.items()}
         with stopped(trees.values()):
             turns = alternate(
                 {way: partial(running, traces) for way, traces in trees.items()},
@@ -115,6 +119,9 @@ def main() -> None:
         print(f"{options.hosts} hosts, turns of {options.seconds:g} s")
         if "memory" in launches:
             print(f"memory: {_saves(launches['memory'])}")
+        if "standby" in launches:
+            taken = _standby_cpu_s(trees["standby"]) - before["standby"]
+            print(f"standby: {taken:.2f} s of processor time")
     _print({way: times[way] for way in WAYS if way in times})
 
 
@@ -149,6 +156,13 @@ def _saves(launch: Launch) -> str:
     events = launch.events()
     steps = sum(event["event"] == "step" for event in events)
     return f"{sum(save <= event.items() for event in events)} saves in {steps} steps"
+
+
+def _standby_cpu_s(traces: Traces) -> float:
+    """Returns the seconds of processor time that standby processes have taken, see proc(5)."""
+    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2] for one in standbys(traces)]
+    ticks = sum(int(tick) for one in fields for tick in one.split()[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _ratio_of(statistic: Callable[[list[float]], float]) -> Callable[[Sequence[Pair]], float]:
