@@ -87,12 +87,15 @@ def test_kill_9_of_the_coordinator(
     assert (ended["end_reason"], ended["process"]) == ("crash", 0)
 
 
-def test_kill_9_of_an_agent(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
+@pytest.mark.parametrize("host", [0, 1], ids=["of_the_coordinator", "of_another_host"])
+def test_kill_9_of_an_agent(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, host: int
+) -> None:
     run = start()
     run.wait_for_event("step", step=35)
-    os.kill(agent_of(traces, 1), signal.SIGKILL)
+    os.kill(agent_of(traces, host), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
-    assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("crash", 1)]
+    assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("crash", host)]
 
 
 def test_sigterm_to_one_trainer(
