@@ -53,7 +53,8 @@ def _strategy(one: Collective) -> str:
     for axis in sharding_rules.RARE_AXES:
         if axis in one.axis.split("+"):
             return axis
-    if one.axis == "fsdp" and one.part in WITH_WEIGHTS:
+    # Only gradients of weights are scattered, also in the scope of what a scatter is fused with.
+    if one.axis == "fsdp" and (one.part in WITH_WEIGHTS or one.kind == "reduce-scatter"):
         return "fsdp"
     # Gradients that are sent a layer later, as between slices, have lost their scope.
     is_sum_of_replicas = one.axis == "data" and one.kind == "all-reduce"
