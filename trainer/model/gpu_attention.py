@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.attention import packed_documents
+from trainer.model.sharding import batch_axes
 
 WARPS = 4
 FORWARD_PASSES = ("dot_product_attention_fwd", "mha_forward")
@@ -58,7 +58,7 @@ def attend(
         if jax.sharding.get_abstract_mesh().empty:
             return on_device(*arrays)
         # The compiler cannot split a kernel by itself. Each device has whole sequences.
-        rows = sharding_rules.BATCH_AXES
+        rows = batch_axes()
         heads = PartitionSpec(rows, None, ("tensor", "context"))
         split = jax.shard_map(
             on_device,

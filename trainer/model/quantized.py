@@ -27,7 +27,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from trainer.contract.config.model import Precision
-from trainer.model.sharding import spec
+from trainer.model.sharding import largest_of_groups, spec
 
 Axes = tuple[str | None, ...]
 Dims = tuple[int, ...]
@@ -63,13 +63,18 @@ class Quantized(NamedTuple):
     """In float32, without the dims that share a scale."""
 
 
-def quantize(x: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype) -> Quantized:
+def quantize(
+    x: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype, *, of_all_rows: bool = False
+) -> Quantized:
     """Rounds to 8 bits with one scale for all elements along `dims`.
 
-    A NaN or an infinity makes its scale one, and thus the product.
+    `of_all_rows`: `dims` are those of the rows, which can be in several groups. A NaN or an
+    infinity makes its scale one, and thus the product.
     """
     wide = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=dims, keepdims=True)
+    if of_all_rows:
+        largest = largest_of_groups(largest)
     # Not zero, not even where a device takes the smallest numbers for zero.
     scale = jnp.maximum(largest / _largest(dtype), jnp.finfo(jnp.float32).tiny)
     scaled = wide / scale
@@ -143,7 +148,8 @@ def _backward(
     parts = parts * _with_dims_after(by_row.scale, contracted)
     x_gradient = _total(parts, count, gradient.dtype)
 
-    by_column = quantize(wide * _with_dims_after(rows.scale, count), tokens, dtype)
+    scaled = wide * _with_dims_after(rows.scale, count)
+    by_column = quantize(scaled, tokens, dtype, of_all_rows=True)
     parts = _dot((rows.values, tokens), (by_column.values, tokens), axes[0], precision)
     return x_gradient, _total(parts * by_column.scale, len(tokens), gradient.dtype)
 

@@ -14,6 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from trainer.contract.planning import sharding_rules
 
 _fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
+GROUPED = "data"
+"""Mesh axis along which groups of devices can be traced one by one: it is manual then, and no
+layout names it. See trainer/step/group_sums.py."""
 
 
 @contextmanager
@@ -28,6 +31,16 @@ def scattering_by_rows(rows: int) -> Iterator[None]:
         yield
     finally:
         _fsdp_rows.reset(token)
+
+
+def largest_of_groups(x: jax.Array) -> jax.Array:
+    """Returns the elementwise maximum of what all groups have, in one of them."""
+    return jax.lax.pmax(x, GROUPED) if _is_in_group() else x
+
+
+def batch_axes() -> tuple[str, ...]:
+    """Returns the mesh axes over which the rows are split that a model is traced for."""
+    return _of_rows(sharding_rules.BATCH_AXES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
@@ -47,7 +60,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
     """Returns the spec of `x` on the mesh, by the logical axis of each dim: see `constrain`."""
-    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+    mesh = _sizes()
     return PartitionSpec(
         *(_mesh_axes(dim, axis, mesh) for dim, axis in zip(x.shape, axes, strict=True))
     )
@@ -61,8 +74,8 @@ def stages() -> int:
 
 def row_shards() -> int:
     """Returns the number of parts that the rows of a batch are split into."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else sharding_rules.row_shards(dict(mesh.shape))
+    mesh = _sizes()
+    return sharding_rules.row_shards(mesh) if mesh else 1
 
 
 def rows_are_split(rows: int) -> bool:
@@ -72,8 +85,8 @@ def rows_are_split(rows: int) -> bool:
 
 def token_shards() -> int:
     """Returns R, the number of parts that the tokens of a batch are split into."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else sharding_rules.token_shards(dict(mesh.shape))
+    mesh = _sizes()
+    return sharding_rules.token_shards(mesh) if mesh else 1
 
 
 def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
@@ -155,15 +168,29 @@ def _over_rows(stored: PartitionSpec, rows: int) -> NamedSharding:
 _between.defvjp(_forward, _backward)
 
 
+def _sizes() -> dict[str, int]:
+    """Returns mesh axis -> the number of parts along it that the traced rows are on."""
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return {**sizes, GROUPED: 1} if _is_in_group() else sizes
+
+
+def _of_rows(axes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if axis != GROUPED) if _is_in_group() else axes
+
+
+def _is_in_group() -> bool:
+    return GROUPED in jax.sharding.get_abstract_mesh().manual_axes
+
+
 def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[str, ...] | None:
     if axis is None:
         return None
     if axis == "batch":
-        return sharding_rules.BATCH_AXES if dim % sharding_rules.row_shards(mesh) == 0 else None
+        return batch_axes() if dim % sharding_rules.row_shards(mesh) == 0 else None
     if axis == "tokens":
-        return sharding_rules.TOKEN_AXES if dim % sharding_rules.token_shards(mesh) == 0 else None
+        axes = _of_rows(sharding_rules.TOKEN_AXES)
+        return axes if dim % sharding_rules.token_shards(mesh) == 0 else None
     if axis == "expert_batch":
-        return (
-            sharding_rules.EXPERT_BATCH_AXES if dim % sharding_rules.row_shards(mesh) == 0 else None
-        )
+        axes = _of_rows(sharding_rules.EXPERT_BATCH_AXES)
+        return axes if dim % sharding_rules.row_shards(mesh) == 0 else None
     return sharding_rules.mesh_axes(sharding_rules.partition((dim,), (axis,), mesh))[0]

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from trainer.contract.planning import attention as planned
-from trainer.contract.planning import sharding_rules
 from trainer.data.packing import in_order_of_chunks
 from trainer.model.attention_kernels import KERNEL_RESULT
+from trainer.model.sharding import batch_axes
 
 
 def attend(
@@ -57,11 +57,13 @@ def attend(
         arrays = (scaled_BSHh, key_BWKh, value_BWKv, segments_BS, segments_BS)
         if mesh.empty:
             return attend_on_device(kernel, *arrays)
-        # The compiler cannot split a kernel by itself.
+        # The compiler cannot split a kernel by itself. Its masks lie the same way in a group of
+        # devices, where a mesh axis is manual.
+        automatic = AbstractMesh(mesh.axis_sizes, mesh.axis_names)
         masks = kernel.manual_sharding_spec(
-            NamedSharding(mesh, PartitionSpec(by_head, by_position))
+            NamedSharding(automatic, PartitionSpec(by_head, by_position))
         )
-        rows = sharding_rules.BATCH_AXES
+        rows = batch_axes()
         queries, keys = (PartitionSpec(rows, axes, by_head) for axes in (by_position, None))
         split = jax.shard_map(
             attend_on_device,

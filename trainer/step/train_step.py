@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import mesh_layout, pipeline
+from trainer.contract.planning.group_sums import sums_by_group
 from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import batch_shardings
@@ -27,6 +28,7 @@ from trainer.step import compiler_options, local_sums, optimizer
 from trainer.step.bookkeeping import of_all_devices
 from trainer.step.distillation import Teacher
 from trainer.step.expert_biases import balanced, no_load
+from trainer.step.group_sums import group_sums
 from trainer.step.micro_batch import micro_batch_loss, row_keys_of
 from trainer.step.stage_sums import stage_sums
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
@@ -48,8 +50,11 @@ class TrainProgram:
     kept_as: dict[str, jnp.dtype]
     """Storage dtype of each parameter that is not trained."""
     fsdp_rows: int
+    compute_dtype: jnp.dtype
     sums_locally: bool
     """Whether each device computes the gradients of its own rows: see local_sums.py."""
+    sums_by_group: bool
+    """Whether each group of devices along `data` does: see group_sums.py."""
     alternates: bool
     """Whether stages run forward and backward passes in turn (1F1B)."""
     teacher: Teacher | None
@@ -65,9 +70,13 @@ class TrainProgram:
         placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
-        locally, alternates = sums_locally(job, plan), pipeline.alternates(plan)
+        locally, by_group = sums_locally(job, plan), sums_by_group(job, plan)
         teacher = Teacher.of(job, plan, mesh)
-        return cls(job, mesh, network, rule, placed, kept_as, rows, locally, alternates, teacher)
+        dtype, alternates = jnp.dtype(plan.compute_dtype), pipeline.alternates(plan)
+        return cls(
+            job, mesh, network, rule, placed, kept_as, rows, dtype, locally, by_group, alternates,
+            teacher,
+        )  # fmt: skip
 
     @property
     def is_pipelined(self) -> bool:
@@ -274,11 +283,17 @@ class TrainProgram:
 
     def _sums(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         """Returns loss, counts and gradients, summed over the global batch's targets or pairs."""
+        if self.sums_locally:
+            return self._sums_of_devices(state, batch)
         if self.alternates:
             return self._sums_of_stages(state, batch)
-        if not self.sums_locally:
+        if not self.sums_by_group:
             return self._sums_of_rows(state, batch)
+        state = state._replace(optimizer=None, average=None)
+        totals, grads = group_sums(self._sums_of_rows, state, batch, self.compute_dtype)
+        return totals, self._placed(grads)
 
+    def _sums_of_devices(self, state: TrainState[jax.Array], batch: Batch) -> Sums:
         def sums(weights: Params, batch: Batch, step: jax.Array) -> Sums:
             params, base = _parted(weights, self.kept_as)
             return self._sums_of_rows(TrainState(step, params, None, None, base), batch)
@@ -332,7 +347,8 @@ class TrainProgram:
         """Shards gradients like their parameters, so that they are summed directly into shards."""
         if self.sums_locally:
             return grads
-        return jax.lax.with_sharding_constraint(grads, self.shardings.params)
+        specs = {name: sharding.spec for name, sharding in self.shardings.params.items()}
+        return jax.lax.with_sharding_constraint(grads, specs)
 
 
 def _parted(
