@@ -1,9 +1,11 @@
-"""Weights are gathered beside other work, as the compiler decides for each generation of chips.
+"""Weights and their gradients move beside other work, as the compiler of each generation decides.
 
 uv run --group tpu_compiler pytest -m tpu_compiler
 
 Those of a v5e, which gathers large ones so, are in test_strategies.py.
 """
+
+from typing import Any
 
 import pytest
 
@@ -12,22 +14,35 @@ from tests.support.sampling import sampled
 from tests.support.worlds import slice_world
 from trainer.analysis import collectives, topology
 from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.reports import Collective
 from trainer.data.loader import abstract_batch
 from trainer.distributed import mesh as meshes
 from trainer.step.train_step import TrainProgram
 
 pytestmark = pytest.mark.tpu_compiler
 MODEL = {"layers": 2, "d_model": 512, "heads": 4, "kv_heads": 4, "d_ff": 2048, "remat": "full"}
+LARGE = {**MODEL, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336}
+
+
+def sent_by(accelerator: str, model: dict[str, Any], length: int) -> list[Collective]:
+    world = slice_world(accelerator, 1)
+    job = job_of(model=model, data={"seq_len": length, "global_batch": world.devices})
+    plan = resolve(job, world, corpus_of(job))
+    program = TrainProgram.of(job, plan, meshes.build(plan, topology.devices(world)))
+    text = program.compiled_step(abstract_batch(job, plan)).as_text()
+    return collectives.of(text or "", plan)
 
 
 @pytest.mark.parametrize("accelerator", sampled(["v4-16", "v5p-16", "v6e-8", "v7x-16"], ["v7x-16"]))
 def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) -> None:
-    world = slice_world(accelerator, 1)
-    job = job_of(model=MODEL, data={"seq_len": 512, "global_batch": world.devices})
-    plan = resolve(job, world, corpus_of(job))
-    program = TrainProgram.of(job, plan, meshes.build(plan, topology.devices(world)))
-    text = program.compiled_step(abstract_batch(job, plan)).as_text()
-    sent = collectives.of(text or "", plan)
+    sent = sent_by(accelerator, MODEL, 512)
     gathers = [one for one in sent if one.kind == "all-gather"]
     for part in ("attention", "mlp"):
         assert [one.overlapped for one in gathers if one.part == part] == [True, True]
+
+
+@pytest.mark.full
+def test_few_chips_scatter_large_gradients_as_a_whole() -> None:
+    """By default, permutes scatter them, and split their products into a part per chip."""
+    kinds = {one.kind for one in sent_by("v5p-16", LARGE, 4096)}
+    assert "reduce-scatter" in kinds and "collective-permute" not in kinds
