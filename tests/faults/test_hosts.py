@@ -152,7 +152,7 @@ def test_agent_hanging_at_start_is_recreated(
     run.wait_for_step()
     assert (tmp_path / "once").exists()
     assert "1 of 2 agents are up" in run.output
-    warned = "agent of host-0001 has not answered" in run.output
+    warned = "no response from the agent of host-0001" in run.output
     assert warned == (module == "launcher.gang.agent")
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130
