@@ -15,8 +15,8 @@ from trainer.contract.planning import sharding_rules
 
 _fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
 GROUPED = "data"
-"""Mesh axis along which groups of devices can be traced one by one: it is manual then, and no
-layout names it. See trainer/step/group_sums.py."""
+"""Mesh axis that is manual where a model is traced for one group of devices along it. No layout
+names it there. See trainer/step/group_sums.py."""
 
 
 @contextmanager
@@ -34,12 +34,12 @@ def scattering_by_rows(rows: int) -> Iterator[None]:
 
 
 def largest_of_groups(x: jax.Array) -> jax.Array:
-    """Returns the elementwise maximum of what all groups have, in one of them."""
+    """Returns the elementwise maximum over all groups; `x` itself where there are none."""
     return jax.lax.pmax(x, GROUPED) if _is_in_group() else x
 
 
 def batch_axes() -> tuple[str, ...]:
-    """Returns the mesh axes over which the rows are split that a model is traced for."""
+    """Returns the mesh axes that split the rows for which a model is traced."""
     return _of_rows(sharding_rules.BATCH_AXES)
 
 

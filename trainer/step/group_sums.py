@@ -1,8 +1,8 @@
 """Sums over several micro-batches where `data` splits their rows: each group adds up its own.
 
-The groups along `data` lie on different slices. If each micro-batch's gradients were summed over
-them, as many times as much would cross the network between slices. So each group has gradients of
-its own until the last micro-batch.
+The groups along `data` lie on different slices. Summing the gradients of every micro-batch over
+them would send gradients across the network once per micro-batch. So each group keeps its own until
+the last micro-batch, and the network carries one sum per step.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ def group_sums(
     batch: Batch,
     dtype: jnp.dtype,
 ) -> tuple[Totals, Params]:
-    """Returns the sum over groups of `sums(weights, batch)`, for the rows of each.
+    """Returns `sums(weights, batch)` of each group's rows, added up over the groups.
 
-    `sums` returns totals and gradients. `dtype` is that in which groups exchange gradients.
+    `sums` returns totals and gradients. Groups exchange gradients in `dtype`.
     """
 
     def of_group(weights: Weights, batch: Batch) -> tuple[Totals, Params]:

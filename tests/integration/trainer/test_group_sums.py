@@ -26,8 +26,8 @@ MOE = {"count": 4, "top_k": 2}
 JOBS: dict[str, dict[str, Any]] = {
     "dense": {},
     "dropout, z-loss": {"model": {"dropout": 0.1}, "optimizer": {"z_loss": 1e-3}},
-    "experts with capacity": {"model": {"moe": MOE}},
-    "dropless experts": {"model": {"moe": {**MOE, "capacity_factor": None}}},
+    "experts with capacity": {"model": {"moe": {**MOE, "capacity_factor": 2.0}}},
+    "dropless experts": {"model": {"moe": MOE}},
     "8 bits": {"model": {"precision": "int8"}},
 }
 ALWAYS = ("dense", "dropless experts", "8 bits")

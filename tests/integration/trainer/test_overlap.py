@@ -43,6 +43,6 @@ def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) 
 
 @pytest.mark.full
 def test_few_chips_scatter_large_gradients_as_a_whole() -> None:
-    """By default, permutes scatter them, and split their products into a part per chip."""
+    """libtpu's default is to scatter them by permutes, which split each product by chip."""
     kinds = {one.kind for one in sent_by("v5p-16", LARGE, 4096)}
     assert "reduce-scatter" in kinds and "collective-permute" not in kinds
