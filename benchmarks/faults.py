@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +27,12 @@ DEADLINE_S = 300.0
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, Traces]]:
-    """Yields a folder, and an environment for processes; removes the folder and ends them."""
+    """Yields a folder, and an environment for processes; removes the folder and ends them.
+
+    SIGTERM ends this program like an exception, so that it leaves neither.
+    """
     traces = Traces()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
     def end_all() -> bool:
         for process in (left := traces.processes()):
