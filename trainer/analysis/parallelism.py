@@ -8,7 +8,7 @@ from trainer.contract.estimates.traffic import (
     activation_bytes,
     alike,
     keys_and_values,
-    moves,
+    moved_bytes,
     own_bytes,
     passed_on,
     summed_bytes,
@@ -66,7 +66,7 @@ def _strategy(one: Collective) -> str:
 def _fsdp(plan: Plan) -> int:
     """Returns bytes: each micro-batch gathers weights for both passes and scatters gradients."""
     own = sum(
-        uses(array, plan) * moves(array) * own_bytes(array, plan)
+        uses(array, plan) * moved_bytes(array, plan)
         for array in plan.parameters
         if "fsdp" in array.spec
     )

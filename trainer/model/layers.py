@@ -81,9 +81,9 @@ class Projection(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the product in the dtype of `x`."""
-        kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
+        kernel = self.kernel[...].astype(x.dtype)
         if self.precision is None:
-            product = jnp.tensordot(x, kernel, self.contracted)
+            product = jnp.tensordot(x, gathered(kernel, self.axes), self.contracted)
         else:
             product = quantized.product(x, kernel, self.contracted, self.axes, self.precision)
         if self.lora is not None:

@@ -125,10 +125,9 @@ class _Kernel(nnx.Module):
 
     def __call__(self, x_BECx: jax.Array) -> jax.Array:
         """Returns the products of each expert's rows with its matrix."""
-        kernel, bias = self.cast(x_BECx.dtype)
-        kernels = gathered(kernel, self.axes)
+        kernels, bias = self.cast(x_BECx.dtype)
         if self.precision is None:
-            product = jnp.einsum("becx,exy->becy", x_BECx, kernels)
+            product = jnp.einsum("becx,exy->becy", x_BECx, gathered(kernels, self.axes))
         else:
             product = quantized.expert_products(x_BECx, kernels, self.axes, self.precision)
         if bias is None:

@@ -3,7 +3,8 @@
 Each operand is divided by a scale per channel, which is its largest absolute value over the dims
 that the product sums. The values are rounded to 8 bits, the product is summed in 32 bits, and the
 sums are multiplied by the scales of both operands. A scale along a dim that the mesh splits is the
-maximum over all devices, so it does not depend on the mesh.
+maximum over all devices, so it does not depend on the mesh. Devices round their own shards of a
+kernel before they gather it, which sends half of the bytes of bfloat16.
 
 The backward pass reuses the values of the forward pass. Their scales lie along the dims that it
 sums, so they are multiplied into the gradient before that is rounded.
@@ -18,8 +19,9 @@ The letters of dims are those of trainer/model/__init__.py.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +29,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from trainer.contract.config.model import Precision
-from trainer.model.sharding import largest_of_groups, spec
+from trainer.model.sharding import constrain, gathered, largest_of_groups, scattered, spec
 
+Names = tuple[str, ...]
 Axes = tuple[str | None, ...]
 Dims = tuple[int, ...]
 Entry = str | tuple[str, ...] | None
@@ -83,32 +86,32 @@ def quantize(
 
 
 def product(
-    x: jax.Array, kernel: jax.Array, contracted: int, axes: Axes, precision: Precision
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: Names, precision: Precision
 ) -> jax.Array:
     """Returns `jnp.tensordot(x, kernel, contracted)` in 8 bits.
 
     Operands and result have one dtype. The first dims of `x` are rows and positions. `axes` are the
-    logical axes of the kernel, which is gathered along `fsdp`.
+    logical axes of the kernel. Devices gather its values along `fsdp` in 8 bits.
     """
-    split = tuple(None if axis == "embed" else axis for axis in axes)
-    return checkpoint_name(_product(x, kernel, contracted, (TOKENS, split), precision), PRODUCT)
+    return checkpoint_name(_product(x, kernel, contracted, (TOKENS, axes), precision), PRODUCT)
 
 
 def expert_products(
-    x_BECx: jax.Array, kernels: jax.Array, axes: Axes, precision: Precision
+    x_BECx: jax.Array, kernels: jax.Array, axes: Names, precision: Precision
 ) -> jax.Array:
     """Returns the products of each expert's rows with its matrix, (B, E, C, y), in 8 bits."""
-    split = tuple(None if axis == "embed" else axis for axis in axes[1:])
 
     def one_expert(x_BCx: jax.Array, kernel: jax.Array) -> jax.Array:
-        return _product(x_BCx, kernel, 1, (SLOTS, split), precision)
+        return _product(x_BCx, kernel, 1, (SLOTS, axes[1:]), precision)
 
-    return jax.vmap(one_expert, in_axes=(1, 0), out_axes=1)(x_BECx, kernels)
+    split_by, *_ = _entries(kernels, axes)
+    of_all = jax.vmap(one_expert, in_axes=(1, 0), out_axes=1, spmd_axis_name=split_by)
+    return of_all(x_BECx, kernels)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _product(
-    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Axes], precision: Precision
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Names], precision: Precision
 ) -> jax.Array:
     return _forward(x, kernel, contracted, axes, precision)[0]
 
@@ -117,103 +120,133 @@ _Residuals = tuple[Quantized, Quantized]
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Axes], precision: Precision
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Names], precision: Precision
 ) -> tuple[jax.Array, _Residuals]:
     dtype = FORMATS[precision].forward
     inputs, of_kernel = _last(x, contracted), tuple(range(contracted))
     rows, columns = quantize(x, inputs, dtype), quantize(kernel, of_kernel, dtype)
-    parts = _dot(
-        (rows.values, inputs), (columns.values, of_kernel), axes[1][:contracted], precision
+    # Without the constraint, the compiler gathers numbers before they are rounded.
+    own = constrain(columns.values, *axes[1])
+    columns = columns._replace(values=gathered(own, axes[1]))
+    tokens, kernels = axes[0], _of_gathered(axes[1])
+    result = _sums(
+        _Factor(rows.values, inputs, (*tokens, *kernels[:contracted])),
+        _Factor(columns.values, of_kernel, kernels),
+        (_with_dims_after(rows.scale, kernel.ndim - contracted), columns.scale),
+        precision,
+        x.dtype,
     )
-    outputs = kernel.ndim - contracted
-    parts = parts * _with_dims_after(rows.scale, outputs) * columns.scale
-    return _total(parts, contracted, x.dtype), (rows, columns)
+    return result, (rows, columns)
 
 
 def _backward(
     contracted: int,
-    axes: tuple[Axes, Axes],
+    axes: tuple[Axes, Names],
     precision: Precision,
     residuals: _Residuals,
     gradient: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     rows, columns = residuals
+    tokens, kernels = axes[0], _of_gathered(axes[1])
     dtype, count = FORMATS[precision].backward, columns.values.ndim - contracted
-    outputs, tokens = _last(gradient, count), tuple(range(gradient.ndim - count))
+    outputs, of_tokens = _last(gradient, count), tuple(range(gradient.ndim - count))
+    of_inputs, of_outputs = (*tokens, *kernels[:contracted]), (*tokens, *kernels[contracted:])
     wide = gradient.astype(jnp.float32)
 
     by_row = quantize(wide * columns.scale, outputs, dtype)
-    weights = columns.values, _last(columns.values, count)
-    parts = _dot((by_row.values, outputs), weights, axes[1][contracted:], precision)
-    parts = parts * _with_dims_after(by_row.scale, contracted)
-    x_gradient = _total(parts, count, gradient.dtype)
-
+    x_gradient = _sums(
+        _Factor(by_row.values, outputs, of_outputs),
+        _Factor(columns.values, _last(columns.values, count), kernels),
+        (_with_dims_after(by_row.scale, contracted),),
+        precision,
+        gradient.dtype,
+    )
     scaled = wide * _with_dims_after(rows.scale, count)
-    by_column = quantize(scaled, tokens, dtype, of_all_rows=True)
-    parts = _dot((rows.values, tokens), (by_column.values, tokens), axes[0], precision)
-    return x_gradient, _total(parts * by_column.scale, len(tokens), gradient.dtype)
+    by_column = quantize(scaled, of_tokens, dtype, of_all_rows=True)
+    kernel_gradient = _sums(
+        _Factor(rows.values, of_tokens, of_inputs),
+        _Factor(by_column.values, of_tokens, of_outputs),
+        (by_column.scale,),
+        precision,
+        gradient.dtype,
+    )
+    return x_gradient, scattered(kernel_gradient, axes[1])
 
 
 _product.defvjp(_forward, _backward)
 
 
-def _dot(
-    x: tuple[jax.Array, Dims], y: tuple[jax.Array, Dims], axes: Axes, precision: Precision
+def _of_gathered(axes: Names) -> Axes:
+    """Returns the logical axes of a kernel that is gathered along `fsdp`."""
+    return tuple(None if axis == "embed" else axis for axis in axes)
+
+
+class _Factor(NamedTuple):
+    """A factor of a product in 8 bits."""
+
+    values: jax.Array
+    summed: Dims
+    """The dims that the product sums."""
+    axes: Axes
+    """The logical axis of each dim."""
+
+
+def _sums(
+    x: _Factor,
+    y: _Factor,
+    scales: tuple[jax.Array, ...],
+    precision: Precision,
+    dtype: jnp.dtype,
 ) -> jax.Array:
-    """Returns the partial sums over dims of `x` and `y` as (part of each dim, ..., rest).
+    """Returns the product of `x` and `y` with dims (rest of x, rest of y), times `scales`.
 
-    `axes` are the logical axes of the dims. A dim has as many parts as the mesh splits it into,
-    and devices sum only their own: see `_total`.
+    Where the mesh splits a dim that is summed, devices multiply their parts and exchange the
+    results in `dtype`, like those of other products. The compiler would exchange sums of 32 bits.
     """
-    entries, counts = _splits(*x, axes)
-    (x_parted, *of_x), (y_parted, *of_y) = _parted(*x, counts), _parted(*y, counts)
-    sums = jax.lax.dot_general(
-        x_parted,
-        y_parted,
-        ((of_x[0], of_y[0]), (of_x[1], of_y[1])),
-        preferred_element_type=FORMATS[precision].sums,
+    of_x, of_y = _entries(x.values, x.axes), _entries(y.values, y.axes)
+    rests = [*_rest(of_x, x.summed), *_rest(of_y, y.summed)]
+    axes = [*_rest(x.axes, x.summed), *_rest(y.axes, y.summed)]
+    exchanging = [name for dim in x.summed for name in _names(of_x[dim])]
+
+    def of_device(x_values: jax.Array, y_values: jax.Array, *scales: jax.Array) -> jax.Array:
+        sums = jax.lax.dot_general(
+            x_values,
+            y_values,
+            ((x.summed, y.summed), ((), ())),
+            preferred_element_type=FORMATS[precision].sums,
+        )
+        scaled = math.prod(scales, start=sums.astype(jnp.float32)).astype(dtype)
+        return jax.lax.psum(scaled, exchanging) if exchanging else scaled
+
+    arrays = (x.values, y.values, *scales)
+    if not exchanging:
+        return of_device(*arrays)
+    of_scales = [_entries(scale, axes[len(axes) - scale.ndim :]) for scale in scales]
+    split = jax.shard_map(
+        of_device,
+        in_specs=tuple(PartitionSpec(*entries) for entries in (of_x, of_y, *of_scales)),
+        out_specs=PartitionSpec(*rests),
+        check_vma=False,
     )
-    if any(count > 1 for count in counts):
-        free = [PartitionSpec.UNCONSTRAINED] * (sums.ndim - len(entries))
-        sums = jax.lax.with_sharding_constraint(sums, PartitionSpec(*entries, *free))
-    return sums.astype(jnp.float32)
+    return split(*arrays)
 
 
-def _splits(x: jax.Array, dims: Dims, axes: Axes) -> tuple[list[Entry], list[int]]:
-    """Returns the mesh axes that split each of `dims`, and the numbers of parts."""
-    mesh = dict(jax.sharding.get_abstract_mesh().shape)
-    if not mesh:
-        return [None] * len(dims), [1] * len(dims)
-    of_dims = dict(zip(dims, axes, strict=True))
-    layout = spec(x, *(of_dims.get(dim) for dim in range(x.ndim)))
-    entries = [layout[dim] for dim in dims]
-    return entries, [
-        math.prod(mesh[axis] for axis in ((one,) if isinstance(one, str) else one or ()))
-        for one in entries
-    ]
+def _entries(x: jax.Array, axes: Sequence[str | None]) -> tuple[Entry, ...]:
+    """Returns the mesh axes that split each dim of `x`."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return (None,) * x.ndim
+    return tuple(spec(x, *axes))
 
 
-def _parted(x: jax.Array, dims: Dims, counts: list[int]) -> tuple[jax.Array, Dims, Dims]:
-    """Splits dims into (parts, rest); returns the places of the rests and of the parts."""
-    shape, rests, parts = list[int](), list[int](), list[int]()
-    for dim, size in enumerate(x.shape):
-        if dim in dims:
-            count = counts[dims.index(dim)]
-            parts.append(len(shape))
-            rests.append(len(shape) + 1)
-            shape += [count, size // count]
-        else:
-            shape.append(size)
-    return x.reshape(shape), tuple(rests), tuple(parts)
+def _names(entry: Entry) -> tuple[str, ...]:
+    """Returns the mesh axes of an entry that have several devices."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    return tuple(name for name in names if sizes[name] > 1)
 
 
-def _total(parts: jax.Array, count: int, dtype: jnp.dtype) -> jax.Array:
-    """Returns the sum over the first `count` dims, which the mesh may split.
-
-    Devices exchange the parts in `dtype`, like those of other products. A product whose result is
-    whole would make them exchange its sums of 32 bits.
-    """
-    return jax.lax.reduce(parts.astype(dtype), jnp.zeros((), dtype), jax.lax.add, range(count))
+def _rest(values: Sequence[Any], dims: Dims) -> list[Any]:
+    return [one for dim, one in enumerate(values) if dim not in dims]
 
 
 def _largest(dtype: jnp.dtype) -> float:

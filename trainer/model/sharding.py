@@ -33,6 +33,11 @@ def scattering_by_rows(rows: int) -> Iterator[None]:
         _fsdp_rows.reset(token)
 
 
+def scatters_by_rows() -> bool:
+    """Returns whether models traced here scatter gradients by rows: see `scattering_by_rows`."""
+    return _fsdp_rows.get() > 1
+
+
 def largest_of_groups(x: jax.Array) -> jax.Array:
     """Returns the elementwise maximum over all groups; `x` itself where there are none."""
     return jax.lax.pmax(x, GROUPED) if _is_in_group() else x
@@ -125,13 +130,30 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
     gradient is scattered as soon as it exists. Without this constraint, the compiler gathers once
     per product and sums whole gradients.
     """
+    layouts = _of_weight(weight, axes)
+    return weight if layouts is None else _between(weight, *layouts, _fsdp_rows.get())
+
+
+def scattered(gradient: jax.Array, axes: Sequence[str]) -> jax.Array:
+    """Scatters the gradient of a gathered weight with these logical axes along `fsdp`.
+
+    `gathered` does that with its own; this is for gradients that JAX does not derive.
+    """
+    layouts = _of_weight(gradient, axes)
+    return gradient if layouts is None else _to_stored(gradient, layouts[0], _fsdp_rows.get())
+
+
+def _of_weight(
+    weight: jax.Array, axes: Sequence[str]
+) -> tuple[PartitionSpec, PartitionSpec] | None:
+    """Returns the layouts of a weight as stored and as gathered; None if they are the same."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["fsdp"] == 1:
-        return weight
+        return None
     planned = sharding_rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
     stored = sharding_rules.mesh_axes(planned)
     whole = tuple(None if axis == "fsdp" else axis for axis in stored)
-    return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole), _fsdp_rows.get())
+    return PartitionSpec(*stored), PartitionSpec(*whole)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
@@ -149,9 +171,13 @@ def _forward(
 def _backward(
     stored: PartitionSpec, whole: PartitionSpec, rows: int, _: None, gradient: jax.Array
 ) -> tuple[jax.Array]:
+    return (_to_stored(gradient, stored, rows),)
+
+
+def _to_stored(gradient: jax.Array, stored: PartitionSpec, rows: int) -> jax.Array:
     if rows > 1:
         gradient = jax.lax.with_sharding_constraint(gradient, _over_rows(stored, rows))
-    return (jax.lax.with_sharding_constraint(gradient, stored),)
+    return jax.lax.with_sharding_constraint(gradient, stored)
 
 
 def _over_rows(stored: PartitionSpec, rows: int) -> NamedSharding:

@@ -41,7 +41,7 @@ def _losses(made, steps=STEPS):
 
 
 def _product(precision, contracted=1):
-    axes = (None,) * (contracted + 1)
+    axes = ("norm",) * (contracted + 1)
     return lambda x, kernel: quantized.product(x, kernel, contracted, axes, precision)
 
 
@@ -184,6 +184,21 @@ def test_all_products_of_a_layer_have_8_bits_in_three_passes(model, count):
     params = jax.eval_shape(network.initial)
     text = str(jax.make_jaxpr(jax.grad(lambda p: losses.loss_sum(network.bind(p), batch)))(params))
     assert len(re.findall(r":i32\[[^\]]*\] = dot_general\[", text)) == count
+
+
+def test_devices_gather_kernels_in_8_bits():
+    """Whole kernels; the scatter of their gradients is as wide as without the key."""
+    made = bench(_job("int8", mesh={"fsdp": 4}), 4)
+    kernels = {
+        array.shape[1:]
+        for array in made.plan.parameters
+        if array.name.startswith("layers.") and array.name.endswith(".kernel")
+    }
+    gathers = re.findall(r"= (\w+)\[(?:1,)?([\d,]+)\]\S* all-gather\(", made.text)
+    widths = {kernel: set() for kernel in kernels}
+    for dtype, dims in gathers:
+        widths.get(tuple(map(int, dims.split(","))), set()).add(dtype)
+    assert widths == {kernel: {"s8"} for kernel in kernels}
 
 
 def test_rematerialization_in_8_bits_changes_no_loss():

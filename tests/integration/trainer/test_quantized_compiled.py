@@ -47,8 +47,9 @@ def test_int8_units_compute_all_products_of_layers() -> None:
     for one in found.collectives or []:
         sent[one.kind, one.part] += one.bytes
     for part in ("attention", "mlp"):
-        # Two gathers and a scatter of each kernel, all in bfloat16, not in 32 bits.
-        assert 2 * sent["reduce-scatter", part] == sent["all-gather", part] > 0
+        # Two gathers of each kernel in 8 bits, with a few scales, and a scatter in bfloat16.
+        scattered = sent["reduce-scatter", part]
+        assert 0 < scattered <= sent["all-gather", part] < 1.01 * scattered
 
 
 @pytest.mark.compiles

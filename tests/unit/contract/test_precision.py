@@ -7,6 +7,7 @@ from tests.support.worlds import V4_32, tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Precision
 from trainer.contract.estimates.forecast import MATRIX_PRODUCTS, estimated
+from trainer.contract.estimates.traffic import moved_bytes
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.planner import PlanError, resolve
 
@@ -80,9 +81,18 @@ def test_bound_counts_products_of_layers_at_the_peak_of_8_bits(remat: str, quant
     assert saved == pytest.approx(tokens * quantized / 2)
 
 
-def test_bound_does_not_change_where_8_bits_are_not_faster() -> None:
+def test_bound_of_computation_does_not_change_where_8_bits_are_not_faster() -> None:
     world = world_of("v6e-256")
-    assert found(job_in("fp8"), world) == found(job_in(None), world)
+    assert found(job_in("fp8"), world).compute_s == found(job_in(None), world).compute_s
+
+
+def test_kernels_are_gathered_in_8_bits_and_their_gradients_scattered_in_16() -> None:
+    world = world_of("v6e-256")
+    wide, narrow = (resolve(job_in(one), world, CORPUS) for one in (None, "int8"))
+    for array in narrow.parameters:
+        is_narrow = array.name.endswith(".kernel") and array.name.startswith("layers.")
+        relative = (1 + 1 + 2) / (3 * 2) if is_narrow else 1
+        assert moved_bytes(array, narrow) == relative * moved_bytes(array, wide)
 
 
 @pytest.mark.parametrize("mesh", [{}, {"pipeline": 2}])

@@ -5,6 +5,7 @@ import math
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import REMATERIALIZING, REPEATING_PRODUCTS, Offloaded
 from trainer.contract.planning import lora
+from trainer.contract.planning.array_plans import is_quantized
 from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.teacher import of_teacher
@@ -63,19 +64,13 @@ def quantized_flops_per_token(job: Job, plan: Plan) -> float:
     """Returns the FLOPs per token of products in 8 bits, with recomputation; 0 without any."""
     if plan.precision is None:
         return 0.0
-    kernels = [array for array in _kernels(job, plan) if _is_quantized(array)]
+    kernels = [array for array in _kernels(job, plan) if is_quantized(array, plan)]
     frozen = [array for array in kernels if not array.is_trained]
     repeated = _again(job, plan) if job.decoder.remat != "none" else []
-    again = [array for array in repeated if _is_quantized(array)]
+    again = [array for array in repeated if is_quantized(array, plan)]
     reference = 2.0 * _met(job, frozen) if job.dpo else 0.0
     own = 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen)
     return own + 2.0 * _met(job, again) + reference
-
-
-def _is_quantized(array: ArrayPlan) -> bool:
-    """Returns whether `model.precision` applies to a kernel: to those of layers, except routers."""
-    is_kernel = "layer" in array.axes and array.name.endswith(lora.KERNEL)
-    return is_kernel and "router" not in array.axes
 
 
 def attention_flops_per_token(job: Job) -> float:

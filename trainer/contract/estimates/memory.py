@@ -15,7 +15,7 @@ from trainer.contract.estimates.activations import (
     offloaded_per_token,
     worked_on_per_token,
 )
-from trainer.contract.estimates.traffic import activation_bytes, own_bytes
+from trainer.contract.estimates.traffic import activation_bytes, own_bytes, read_bytes
 from trainer.contract.planning import optimizer_state, pipeline
 from trainer.contract.planning.array_plans import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.contract.planning.layer_stacks import layer_stacks
@@ -163,5 +163,6 @@ def logits_bytes(job: Job, plan: Plan, tokens: int) -> int:
 
 def _gathered_bytes(array: ArrayPlan, plan: Plan) -> int:
     """Returns the bytes of a parameter and its gradient when gathered over `fsdp`."""
-    copies = 2 if array.is_trained else 1
-    return copies * own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
+    gradient = own_bytes(array, plan) if array.is_trained else 0
+    shards = plan.mesh["fsdp"] if "fsdp" in array.spec else 1
+    return (read_bytes(array, plan) + gradient) * shards

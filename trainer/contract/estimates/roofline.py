@@ -22,7 +22,12 @@ from trainer.contract.estimates.flops import (
     quantized_flops_per_token,
     recomputed_flops_per_token,
 )
-from trainer.contract.estimates.traffic import USES, dcn_bytes_by_axis, ici_bytes_by_axis, own_bytes
+from trainer.contract.estimates.traffic import (
+    USES,
+    dcn_bytes_by_axis,
+    ici_bytes_by_axis,
+    read_bytes,
+)
 from trainer.contract.planning import accelerators, optimizer_state, pipeline
 from trainer.contract.planning.pipeline import layer_runs
 from trainer.contract.planning.plan import Plan
@@ -116,7 +121,7 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     shards = sum(array.bytes_per_device for array in plan.trained)
     read = sum(
         pipeline.uses(array, plan)
-        * own_bytes(array, plan)
+        * read_bytes(array, plan)
         * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
         for array in plan.parameters
         if not array.name.endswith(".table")

@@ -7,15 +7,13 @@ from typing import Literal
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.planning import mesh_layout, pipeline, sharding_rules
-from trainer.contract.planning.array_plans import DTYPE_BYTES
+from trainer.contract.planning.array_plans import DTYPE_BYTES, is_quantized
 from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.pipeline import layer_runs
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
 
 USES = 2
 """Uses of a weight in a micro-batch: forward and backward."""
-GATHERS_AND_SCATTERS = 3
-"""Collectives of a weight in a micro-batch: a gather per use, and a scatter of its gradient."""
 EXCHANGES_PER_LAYER = 4
 """Exchanges of tokens with experts on other devices: there and back, in both passes."""
 EXCHANGES_AGAIN = {"capacity": 2, "ragged": 1, "megablox": 1, "megablox_exchange": 2}
@@ -77,7 +75,7 @@ def ici_bytes_by_axis(job: Job, plan: Plan) -> dict[str, float]:
     for array in plan.parameters:
         own = own_bytes(array, plan)
         if "fsdp" in array.spec:
-            weights += moves(array) * pipeline.uses(array, plan) * own * (fsdp - 1)
+            weights += pipeline.uses(array, plan) * moved_bytes(array, plan) * (fsdp - 1)
         if array.is_trained:
             gradients += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor = plan.mesh["tensor"]
@@ -191,8 +189,9 @@ def dcn_bytes_by_axis(job: Job, plan: Plan) -> dict[str, float]:
         shared = islands_pipeline if sharding_rules.is_split_by("pipeline", array.spec) else 1
         whole = math.prod(array.shape) / shared * DTYPE_BYTES[plan.compute_dtype]
         if "fsdp" in array.spec:
-            times = moves(array) * pipeline.uses(array, plan)
-            weights += times * whole * (islands_fsdp - 1) / islands_fsdp
+            shards = whole / own_bytes(array, plan)
+            times = pipeline.uses(array, plan) * moved_bytes(array, plan)
+            weights += times * shards * (islands_fsdp - 1) / islands_fsdp
         if array.is_trained:
             gradients += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
     activations = plan.world.devices_per_host * passed_on(job, plan, islands_pipeline)
@@ -211,6 +210,16 @@ def own_bytes(array: ArrayPlan, plan: Plan) -> int:
     return array.bytes_per_device * used // kept
 
 
-def moves(array: ArrayPlan) -> int:
-    """Returns the collectives of a weight over `fsdp` in a micro-batch: gathers and a scatter."""
-    return GATHERS_AND_SCATTERS if array.is_trained else USES
+def read_bytes(array: ArrayPlan, plan: Plan) -> int:
+    """Returns the bytes of a device's shard in the dtype in which products read it."""
+    narrower = DTYPE_BYTES[plan.compute_dtype] if is_quantized(array, plan) else 1
+    return own_bytes(array, plan) // narrower
+
+
+def moved_bytes(array: ArrayPlan, plan: Plan) -> int:
+    """Returns the bytes of a device's shard in all collectives over `fsdp` of a micro-batch.
+
+    They are a gather per use, and a scatter of its gradient.
+    """
+    gradient = own_bytes(array, plan) if array.is_trained else 0
+    return USES * read_bytes(array, plan) + gradient

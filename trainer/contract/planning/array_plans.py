@@ -2,9 +2,9 @@
 
 import math
 
-from trainer.contract.planning import sharding_rules
+from trainer.contract.planning import lora, sharding_rules
 from trainer.contract.planning.parameter_shapes import BALANCING_BIASES, Parameter
-from trainer.contract.planning.plan import ArrayPlan, Dtype
+from trainer.contract.planning.plan import ArrayPlan, Dtype, Plan
 
 FLOAT32_BYTES = 4
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
@@ -33,3 +33,9 @@ def frozen(parameter: Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPla
     plan = array_plan(parameter, mesh)
     size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
     return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})
+
+
+def is_quantized(array: ArrayPlan, plan: Plan) -> bool:
+    """Returns whether `model.precision` applies: to the kernels of layers, except routers."""
+    is_kernel = "layer" in array.axes and array.name.endswith(lora.KERNEL)
+    return plan.precision is not None and is_kernel and "router" not in array.axes
