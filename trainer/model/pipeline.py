@@ -10,7 +10,6 @@ References:
     A dim for the stage: GSPMD, section 3.3, https://arxiv.org/abs/2105.04663
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,14 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from trainer.contract.planning import pipeline
-from trainer.model.pipeline_rounds import AXIS, of_round
+from trainer.model.pipeline_rounds import Stage, of_round
+from trainer.model.pipeline_stages import AXIS, OWN, on_stages
 from trainer.model.sharding import constrain, spec, stages
-
-Stage = Callable[[jax.Array, Any, Any], tuple[jax.Array, Any]]
-"""Function (residual stream, layers, arrays of the micro-batch) -> (residual stream, results).
-
-Layers and results have a leading dim for the layer.
-"""
 
 
 def in_rounds(x_Lx: jax.Array, rounds: int) -> jax.Array:
@@ -49,10 +43,8 @@ def through_stages(
     """
     count, micro_batches = stages(), len(x_MBSD)
     number_of_ticks, stage_Y = pipeline.ticks(count, micro_batches, rounds), jnp.arange(count)
-    dims = 1 if rounds == 1 else 2
-    weights = jax.tree.map(lambda x: x.reshape(rounds, count, -1, *x.shape[dims:]), layers)
-    all_stages = jax.vmap(stage, in_axes=(0, 1, 0), spmd_axis_name=AXIS)
-    apply = of_round(all_stages, rounds)
+    of_layers = 0 if rounds == 1 else 1
+    apply = on_stages(of_round(stage, rounds), (OWN, of_layers, OWN, OWN), (OWN, OWN))
     # The last stage sends its results to the first one, which applies the next round to them.
     pairs = [(stage, (stage + 1) % count) for stage in range(count if rounds > 1 else count - 1)]
 
@@ -64,7 +56,7 @@ def through_stages(
         own = jax.tree.map(lambda x: of_stages(x[chosen_Y]), of_micro_batches)
         begins_Y = (stage_Y == 0) & (round_Y == 0)
         x_YBSD = where(begins_Y, first_YBSD, before_YBSD)
-        x_YBSD, results = apply(x_YBSD, weights, of_stages(round_Y), own)
+        x_YBSD, results = apply(x_YBSD, layers, of_stages(round_Y), own)
         x_YBSD = of_activations(x_YBSD)
         return passed_on(x_YBSD, pairs), (x_YBSD, results)
 

@@ -23,11 +23,13 @@ from jax.sharding import PartitionSpec
 
 from trainer.contract.planning import pipeline
 from trainer.model.pipeline import of_activations, of_stages, passed_on, where
-from trainer.model.pipeline_rounds import AXIS
+from trainer.model.pipeline_stages import AXIS, OWN, on_stages
 from trainer.model.sharding import constrain, stages
 from trainer.model.two_passes import TwoPasses, two_passes
 
 Weights = dict[str, jax.Array]
+LAYERS = 0
+"""The dim of the layers."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,6 @@ class _Loop:
     """The ticks, of three kinds. Each returns the state and, for `jax.lax.scan`, None."""
 
     parts: Parts
-    of_stages: tuple[Weights, Any]
-    """Layers and constants, (L / Y, Y, ...): with the layer before the stage, as loops do."""
     micro_batches: Any
     placed: Callable[[Weights], Weights]
     passes: TwoPasses
@@ -109,11 +109,13 @@ class _Loop:
         """Returns the loop, for which it traces a stage."""
         one = jax.tree.map(lambda x: _shape(x, x.shape[1:]), micro_batches)
         x_BSD = jax.eval_shape(parts.embed, parts.weights, one)
-        of_stages = jax.tree.map(_by_stage, (parts.layers, parts.constants))
-        of_one = jax.tree.map(lambda x: _shape(x, (x.shape[0], *x.shape[2:])), of_stages)
+        of_one = jax.tree.map(
+            lambda x: _shape(x, (len(x) // stages(), *x.shape[1:])),
+            (parts.layers, parts.constants),
+        )
         passes = two_passes(parts.stage, x_BSD, *of_one, one)
         _, counts = jax.eval_shape(parts.stage, x_BSD, *of_one, one)
-        return cls(parts, of_stages, micro_batches, placed, passes, counts)
+        return cls(parts, micro_batches, placed, passes, counts)
 
     @property
     def micro(self) -> int:
@@ -163,8 +165,10 @@ class _Loop:
     def _forward(self, state: _State, tick: jax.Array) -> tuple[_State, jax.Array]:
         """Returns the state, and the residual streams after all stages."""
         number_Y = tick - jnp.arange(stages())
-        forward = jax.vmap(self.passes.forward, in_axes=(0, 1, 1, 0), spmd_axis_name=AXIS)
-        (x_YBSD, _), counts, kept = forward(state.streams, *self.of_stages, self._of_each(number_Y))
+        forward = on_stages(self.passes.forward, (OWN, LAYERS, LAYERS, OWN), (OWN, OWN, OWN))
+        (x_YBSD, _), counts, kept = forward(
+            state.streams, self.parts.layers, self.parts.constants, self._of_each(number_Y)
+        )
         x_YBSD, is_real_Y = of_activations(x_YBSD), self._is_real(number_Y)
         counts = jax.tree.map(
             lambda total_Yx, x_Yx: total_Yx + _masked(is_real_Y, x_Yx), state.sums.counts, counts
@@ -188,16 +192,15 @@ class _Loop:
         sums = self._added(state.sums, self._of_embedding(state, tick))
         of_results_YBSD = of_activations(where(stage_Y < last, sent_YBSD, last_BSD))
         of_terms_Y = of_stages(self._is_real(number_Y).astype(jnp.float32))
-        backward = jax.vmap(
-            self.passes.backward, (0, 0, 1, 1, 0), out_axes=(0, 1), spmd_axis_name=AXIS
-        )
+        backward = on_stages(self.passes.backward, (OWN, OWN, LAYERS, LAYERS, OWN), (OWN, LAYERS))
         gradient_YBSD, of_layers = backward(
             [_of_tick(x_sYx, began_Y) for x_sYx in state.kept],
             (of_results_YBSD, of_terms_Y),
-            *self.of_stages,
+            self.parts.layers,
+            self.parts.constants,
             self._of_each(number_Y),
         )
-        sums = self._added(sums, jax.tree.map(_in_order, of_layers))
+        sums = self._added(sums, of_layers)
         return state._replace(gradients=of_activations(gradient_YBSD), sums=sums)
 
     def _with_first(self, x_YBSD: jax.Array, number: jax.Array | int) -> jax.Array:
@@ -231,16 +234,6 @@ class _Loop:
 
 def _shape(x: jax.Array, dims: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(dims, x.dtype)
-
-
-def _by_stage(x_Lx: jax.Array) -> jax.Array:
-    """Returns an array of layers as (L / Y, Y, ...)."""
-    return x_Lx.reshape(stages(), -1, *x_Lx.shape[1:]).swapaxes(0, 1)
-
-
-def _in_order(x_xYx: jax.Array) -> jax.Array:
-    """Inverts `_by_stage`."""
-    return x_xYx.swapaxes(0, 1).reshape(-1, *x_xYx.shape[2:])
 
 
 def _masked(is_real_Y: jax.Array, x_Yx: jax.Array) -> jax.Array:

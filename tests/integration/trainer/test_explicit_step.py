@@ -61,6 +61,19 @@ def test_fsdp_gathers_every_kernel_for_each_pass(remat: str, again: int) -> None
     assert backward == forward * again
 
 
+def test_stages_gather_the_kernels_of_their_layers() -> None:
+    """Their arrays are checked with a dim for the stage."""
+    plan, found = step(6, mesh={"pipeline": 3, "fsdp": 2})
+    kernels = {
+        (3, *array.shape[1:])
+        for array in plan.parameters
+        if array.name.startswith("layers.") and array.name.endswith(".kernel")
+    }
+    in_layers = [one.new for one in gathers(found) if one.new.startswith("float32[3@pipeline")]
+    dims = (one.replace("@pipeline", "").partition("[")[2].rstrip("]") for one in in_layers)
+    assert {tuple(map(int, one.split(","))) for one in dims} == kernels
+
+
 def test_the_compiled_step_gathers_the_kernels_that_are_reported_as_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
