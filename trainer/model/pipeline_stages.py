@@ -2,8 +2,7 @@
 
 The mesh axis of the stages is manual inside: no layout names it there, and no array has a dim for
 the stage. With `jax.vmap` all have one, of a single element on each device, and compilers for TPUs
-copy gradients into another layout before they scatter them. Only what needs an automatic axis is
-traced like that: see `stages_in_a_dim`.
+copy gradients into another layout before they scatter them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from trainer.model.sharding import scatters_by_rows, stages
+from trainer.model.sharding import stages
 
 AXIS = "pipeline"
 OWN = None
@@ -32,7 +31,7 @@ _in_a_dim: ContextVar[bool] = ContextVar("in_a_dim", default=False)
 def stages_in_a_dim() -> Iterator[None]:
     """Makes all arrays in stages that are traced inside have a dim for the stage.
 
-    The numbers are the same. A trace under explicit axis types needs it.
+    The check of layouts under explicit axis types needs it: it does not look into a `shard_map`.
     """
     token = _in_a_dim.set(True)
     try:
@@ -44,11 +43,10 @@ def stages_in_a_dim() -> Iterator[None]:
 def on_stages(function: OfStages, arguments: Sequence[Split], results: Sequence[Split]) -> OfStages:
     """Returns a function of all stages' arrays that computes `function` of each stage's.
 
-    `arguments` and `results` say how the arrays of each argument and result are split. Layers keep
-    their dims, so a loop over ticks keeps no copies of them for its backward pass.
+    `arguments` and `results` say how the arrays of each argument and result are split. `function`
+    gets its layers as they are stored, so a loop over ticks keeps no copies of them.
     """
-    # JAX cannot lower the layout of gradients that are scattered by rows where an axis is manual.
-    if _in_a_dim.get() or scatters_by_rows():
+    if _in_a_dim.get():
         return _mapped(function, arguments, results)
 
     def of_stage(*given: Any) -> tuple[Any, ...]:

@@ -23,19 +23,14 @@ names it there. See trainer/step/group_sums.py."""
 def scattering_by_rows(rows: int) -> Iterator[None]:
     """Makes models traced inside scatter gradients over `rows` rows of `fsdp`, then in each row.
 
-    1 scatters over all of `fsdp` in one collective. See `fsdp_rows` in
-    trainer/contract/planning/mesh_layout.py.
+    1 scatters over all of `fsdp` in one collective, as is done where a mesh axis is manual. See
+    `fsdp_rows` in trainer/contract/planning/mesh_layout.py.
     """
     token = _fsdp_rows.set(rows)
     try:
         yield
     finally:
         _fsdp_rows.reset(token)
-
-
-def scatters_by_rows() -> bool:
-    """Returns whether models traced here scatter gradients by rows: see `scattering_by_rows`."""
-    return _fsdp_rows.get() > 1
 
 
 def largest_of_groups(x: jax.Array) -> jax.Array:
@@ -131,7 +126,7 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
     per product and sums whole gradients.
     """
     layouts = _of_weight(weight, axes)
-    return weight if layouts is None else _between(weight, *layouts, _fsdp_rows.get())
+    return weight if layouts is None else _between(weight, *layouts, _rows())
 
 
 def scattered(gradient: jax.Array, axes: Sequence[str]) -> jax.Array:
@@ -140,7 +135,12 @@ def scattered(gradient: jax.Array, axes: Sequence[str]) -> jax.Array:
     `gathered` does that with its own; this is for gradients that JAX does not derive.
     """
     layouts = _of_weight(gradient, axes)
-    return gradient if layouts is None else _to_stored(gradient, layouts[0], _fsdp_rows.get())
+    return gradient if layouts is None else _to_stored(gradient, layouts[0], _rows())
+
+
+def _rows() -> int:
+    # JAX (0.10 to 0.12) cannot lower a layout that splits `fsdp` where another axis is manual.
+    return 1 if jax.sharding.get_abstract_mesh().manual_axes else _fsdp_rows.get()
 
 
 def _of_weight(
