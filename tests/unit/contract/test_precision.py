@@ -81,12 +81,12 @@ def test_bound_counts_products_of_layers_at_the_peak_of_8_bits(remat: str, quant
     assert saved == pytest.approx(tokens * quantized / 2)
 
 
-def test_bound_of_computation_does_not_change_where_8_bits_are_not_faster() -> None:
+def test_bound_of_compute_is_the_same_where_8_bits_are_not_faster() -> None:
     world = world_of("v6e-256")
     assert found(job_in("fp8"), world).compute_s == found(job_in(None), world).compute_s
 
 
-def test_kernels_are_gathered_in_8_bits_and_their_gradients_scattered_in_16() -> None:
+def test_kernels_are_gathered_in_8_bits_but_gradients_scattered_in_16() -> None:
     world = world_of("v6e-256")
     wide, narrow = (resolve(job_in(one), world, CORPUS) for one in (None, "int8"))
     for array in narrow.parameters:
