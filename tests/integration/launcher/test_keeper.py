@@ -201,7 +201,8 @@ def test_slices_are_given_back_though_nothing_can_be_written_here(
     monkeypatch.setattr(gcp.SliceMonitor, "fetch", fetch)
     watched = started(Keeper(held.folder).keep)
     wait_until(lambda: api.deleted)
-    assert (held.folder / "copy" / "metrics.jsonl").exists()
+    # The next try may be replacing the copy at this moment.
+    wait_until(lambda: (held.folder / "copy" / "metrics.jsonl").exists())
     full.clear()
     watched.join(60.0)
     assert api.deleted == [held.note.resource_id] and not is_recorded(held.folder)
