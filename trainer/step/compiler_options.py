@@ -43,11 +43,10 @@ ON_SPARSE_CORES = {
 }
 """Without these options, gathers wait for the products. The compiler then scatters gradients by
 all-reduces, twice the bytes, on a v6e, and on a v5p from 4x4x4 chips on."""
-WITH_SPARSE_CORES = WHOLE_GATHERS | ON_SPARSE_CORES
 WHOLE_SCATTERS = {"xla_tpu_enable_windowed_einsum_for_reduce_scatter": "false"}
 """Otherwise few chips with SparseCores scatter gradients by permutes between parts of products: a
-step of llama3-8b on v5p-64 takes 12 % longer by the compiled schedule. With stages it takes 6 %
-less: the compiler copies their gradients before it scatters them as a whole."""
+step of llama3-8b on v5p-64 takes 12 % longer by the compiled schedule, and 6 % with two stages."""
+WITH_SPARSE_CORES = WHOLE_GATHERS | ON_SPARSE_CORES | WHOLE_SCATTERS
 KINDS = {
     "TPU v5 lite": FUSED_GATHERS,
     "TPU v5": WITH_SPARSE_CORES,
@@ -82,10 +81,7 @@ def of_step(mesh: Mesh) -> dict[str, str]:
         return gpu_options.of_step(mesh.size, os.environ.get(XLA_FLAGS, ""))
     if device.platform != "tpu":
         return {}
-    found = KINDS.get(device.device_kind, WHOLE_GATHERS)
-    if found is WITH_SPARSE_CORES and mesh.shape["pipeline"] == 1:
-        found = found | WHOLE_SCATTERS
-    return GATHER | found
+    return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
 
 
 def hang_deadline(mesh: Mesh, deadlines: Deadlines) -> dict[str, str]:
