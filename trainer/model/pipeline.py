@@ -2,8 +2,8 @@
 
 The letters of dims are those of trainer/model/__init__.py. In tick u, stage y is at place u - y of
 its order of work: trainer/contract/planning/pipeline.py has the schedule. All stages run the same
-program, each on its part of arrays with a dim for the stage, and a permutation passes their results
-on. JAX differentiates it: the backward pass runs through the stages in reverse.
+program, each on its own layers (pipeline_stages.py), and a permutation passes their results on. JAX
+differentiates it: the backward pass runs through the stages in reverse.
 
 References:
     The schedule: GPipe, https://arxiv.org/abs/1811.06965

@@ -74,11 +74,11 @@ def _chosen(layers: Any, number: jax.Array) -> Any:
     return jax.tree.map(one, layers)
 
 
-def _placed(x_cx: jax.Array, gradient_xx: jax.Array, number: jax.Array) -> jax.Array | None:
+def _placed(x_cx: jax.Array, gradient_x: jax.Array, number: jax.Array) -> jax.Array | None:
     """Returns the gradient of all rounds' layers, of which one round has any.
 
     Returns None for numbers of layers, which have none.
     """
     if not jnp.issubdtype(x_cx.dtype, jnp.floating):
         return None
-    return jax.lax.dynamic_update_index_in_dim(jnp.zeros_like(x_cx), gradient_xx, number, 0)
+    return jax.lax.dynamic_update_index_in_dim(jnp.zeros_like(x_cx), gradient_x, number, 0)
