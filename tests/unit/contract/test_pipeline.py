@@ -122,6 +122,14 @@ def test_a_custom_model_has_no_stages() -> None:
     assert message == "found 2, but a custom model (model.module) has no stages. Remove this key"
 
 
+def test_activations_of_stages_stay_on_the_devices() -> None:
+    model = {"preset": "tiny", "layers": 4, "remat": "dots", "offload": ["layer_input"]}
+    assert problems_of(mesh={"pipeline": 2}, model=model)["model.offload"] == (
+        "with mesh.pipeline 2, activations stay on the devices: XLA cannot compile their copies to "
+        "the host's memory. Remove one of the two"
+    )
+
+
 def test_a_batch_that_does_not_divide_into_micro_batches_is_refused() -> None:
     data = {"source": "stdlib", "seq_len": 64, "global_batch": 16, "grad_accum_steps": 3}
     message = problems_of(mesh={"pipeline": 2}, data=data)["data.global_batch"]

@@ -98,13 +98,6 @@ def test_the_search_tries_passes_in_turn() -> None:
             "with mesh.pipeline_schedule 1f1b, stages would keep weights of several ticks, found "
             "none. Set it to dots or attention or full",
         ),
-        (
-            "model.offload",
-            {},
-            {"offload": ["layer_input"]},
-            "with mesh.pipeline_schedule 1f1b, the device keeps the activations of all its ticks. "
-            "Remove this key, or set mesh.pipeline_schedule=gpipe",
-        ),
     ],
 )
 def test_what_passes_in_turn_exclude_is_refused(

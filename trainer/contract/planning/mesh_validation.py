@@ -142,6 +142,13 @@ def _stages(job: Job, stages: int) -> Problems:
         return
     layers, period = job.model.layers, job.model.layer_period
     groups, rest = divmod(layers, period)
+    if job.model.offload:
+        # Seen with libtpu 0.0.42: "Bitcast cannot have different memory spaces".
+        yield (
+            "model.offload",
+            f"with mesh.pipeline {stages}, activations stay on the devices: XLA cannot compile "
+            "their copies to the host's memory. Remove one of the two",
+        )
     if rounds > 1:
         yield from _rounds(job, stages)
     if job.mesh.pipeline_schedule == "1f1b":
@@ -195,12 +202,6 @@ def _alternating(job: Job) -> Problems:
             "model.remat",
             "with mesh.pipeline_schedule 1f1b, stages would keep weights of several ticks, found "
             f"{remat}. Set it to {' or '.join(REMATERIALIZING)}",
-        )
-    if job.decoder.offload:
-        yield (
-            "model.offload",
-            "with mesh.pipeline_schedule 1f1b, the device keeps the activations of all its ticks. "
-            "Remove this key, or set mesh.pipeline_schedule=gpipe",
         )
 
 
