@@ -61,7 +61,7 @@ def test_few_chips_scatter_large_gradients_as_a_whole() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_gradients_of_stages_keep_the_layout_of_their_products(schedule: str) -> None:
-    """With a dim for the stage, the compiler copies them into tiles of two rows to scatter them."""
+    """The compiler would copy them into tiles of two rows if they had a dim for the stage."""
     _, text = compiled("v6e-8", MODEL, 512, pipeline=2, pipeline_schedule=schedule)
     kernel = MODEL["d_model"] * MODEL["d_ff"]
     copied = re.findall(r"= bf16\[([\d,]+)\]\{[\d,]*:T\(2,128\)\S* (?:copy|fusion)\(", text)

@@ -187,7 +187,7 @@ def test_all_products_of_a_layer_have_8_bits_in_three_passes(model, count):
 
 
 def test_devices_gather_kernels_in_8_bits():
-    """Whole kernels; the scatter of their gradients is as wide as without the key."""
+    """Each kernel is gathered whole, in no other dtype."""
     made = bench(_job("int8", mesh={"fsdp": 4}), 4)
     kernels = {
         array.shape[1:]
