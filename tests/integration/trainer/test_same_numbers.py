@@ -117,7 +117,6 @@ def test_scan_and_rematerialization_change_no_number(alone, model, facts):
     [
         (8, {"data": 2, "fsdp": 2, "tensor": 2}),
         (8, {"context": 2, "tensor": 4}),
-        (4, {"pipeline": 2}),
     ],
 )
 def test_losses_with_offloaded_activations_do_not_depend_on_the_mesh(alone, devices, mesh):
