@@ -305,7 +305,7 @@ def _compiled(
         if loaded := executables.loaded():
             print(f"hot start: loaded {loaded} programs that came with the run", flush=True)
         initialize.wait_for_compilers("first step", program.job.deadlines)
-    return partial(step, program.peak_rate)
+    return partial(step, program.schedule)
 
 
 def _finish(

@@ -46,7 +46,7 @@ class Bench:
         def compiled(
             state: TrainState[jax.Array], batch: Batch, limits: jax.Array = program.no_limits
         ) -> Any:
-            return step(program.peak_rate, state, batch, nothing, limits)
+            return step(program.schedule, state, batch, nothing, limits)
 
         first = jax.device_get(with_teacher(program.initial_state(), program)[0])
         return cls(plan, program, loader, compiled, step.as_text() or "", first)

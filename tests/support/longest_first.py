@@ -3,10 +3,10 @@
 import pytest
 
 LONG_PAGES_S = {
-    "how-to/compare-runs": 134,
     "how-to/checkpoints": 89,
     "how-to/chains": 78,
     "tutorials/first-run": 68,
+    "how-to/compare-runs": 60,
     "how-to/sweeps": 59,
     "tutorials/pod-on-your-laptop": 57,
     "how-to/plan-and-tune": 53,

@@ -20,12 +20,13 @@ from trainer.distributed.mesh import Device
 
 WITHOUT_EFFECT = {
     "name", "storage", "after", "retries", "deadlines", "secrets", "priority", "preemptible",
-    "budget", "notify", "sweep", "stop_after_step", "log_every", "tensorboard", "wandb", "profile",
-    "eval", "checkpoint", "on_spike", "integrity",
+    "budget", "notify", "sweep", "steps", "stop_after_step", "log_every", "tensorboard", "wandb",
+    "profile", "eval", "checkpoint", "on_spike", "integrity",
 }  # fmt: skip
 """Keys of a job that change no program."""
 PARTS_WITHOUT_EFFECT = {
-    "optimizer": {"learning_rate"},  # an argument of the step
+    # The numbers of the schedule are arguments of the step.
+    "optimizer": {"learning_rate", "warmup_steps", "decay_steps", "final_fraction"},
     "distill": {"teacher"},
     "data": {
         "source", "path", "mixture", "text_field", "fields", "dtype", "max_bad_records",

@@ -1,4 +1,4 @@
-"""AdamW, Lion, Muon or Adafactor with a schedule, from a job's `optimizer` section.
+"""AdamW, Lion, Muon or Adafactor, from a job's `optimizer` section.
 
 References:
     AdamW: https://arxiv.org/abs/1711.05101
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.tree_util import DictKey, KeyPath
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.optimizer import Optimizer
@@ -24,46 +24,6 @@ from trainer.contract.planning.plan import ArrayPlan
 from trainer.model import Params
 from trainer.step.adafactor import scale_by_adafactor
 from trainer.step.muon import scale_by_muon
-
-
-def schedule(optimizer: Optimizer, steps: int, peak: ArrayLike) -> optax.Schedule:
-    """Returns the schedule: updates done -> learning rate of the next one.
-
-    `steps` is the number of updates of the run, `peak` the full rate: in a compiled step it is an
-    argument, so that jobs that differ only in it share a program.
-
-    Warm-up is linear and reaches the full rate with update `warmup_steps`. The last update has
-    `final_fraction` of it (`constant`: all of it). `wsd` (warm-up, stable, decay) keeps the full
-    rate until the last `decay_steps`; by default these are a tenth of the run.
-
-    References:
-        WSD: MiniCPM, section 4, https://arxiv.org/abs/2404.06395; its decay is exponential
-        Linear decay after a constant rate: https://arxiv.org/abs/2405.18392
-        Cosine: SGDR, https://arxiv.org/abs/1608.03983
-    """
-    warmup = optimizer.warmup_steps
-    rest = max(1, steps - max(1, warmup))
-    decays = {
-        "cosine": optax.cosine_decay_schedule(peak, rest, optimizer.final_fraction),
-        "linear": optax.linear_schedule(peak, peak * optimizer.final_fraction, rest),
-        "constant": optax.constant_schedule(peak),
-        "wsd": _stable_then_linear(optimizer, rest, steps, peak),
-    }
-    decay = decays[optimizer.schedule]
-    if warmup == 0:
-        return decay
-    # The first rate is above zero: a rate of zero would waste the first batch.
-    climb = optax.linear_schedule(peak / warmup, peak, max(1, warmup - 1))
-    return optax.join_schedules([climb, decay], [warmup - 1])
-
-
-def _stable_then_linear(
-    optimizer: Optimizer, updates: int, steps: int, peak: ArrayLike
-) -> optax.Schedule:
-    """Returns the schedule of the `updates` after warm-up, with a decay in the last ones."""
-    falling = min(optimizer.decay_steps or max(1, steps // 10), updates)
-    fall = optax.linear_schedule(peak, peak * optimizer.final_fraction, falling)
-    return optax.join_schedules([optax.constant_schedule(peak), fall], [updates - falling])
 
 
 def make(job: Job, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:

@@ -30,6 +30,7 @@ from trainer.step.distillation import Teacher
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.group_sums import group_sums
 from trainer.step.micro_batch import micro_batch_loss, row_keys_of
+from trainer.step.schedule import Schedule, learning_rate, schedule_of
 from trainer.step.stage_sums import stage_sums
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
 from trainer.step.update import HOST, chosen, updated, updated_from_host
@@ -131,12 +132,12 @@ class TrainProgram:
     def step_function(
         self,
     ) -> Callable[
-        [jax.Array, TrainState[jax.Array], Batch, jax.Array, jax.Array],
+        [Schedule[jax.Array], TrainState[jax.Array], Batch, jax.Array, jax.Array],
         tuple[TrainState[jax.Array], StepMetrics],
     ]:
         """Returns the jitted `step`. It donates the state and returns it with the same shardings.
 
-        The first argument is `peak_rate`.
+        The first argument is `schedule`.
         """
         batch = batch_shardings(self.mesh)
         whole = meshes.replicated(self.mesh)
@@ -148,16 +149,16 @@ class TrainProgram:
         )
 
     @cached_property
-    def peak_rate(self) -> jax.Array:
-        """The job's learning rate, a float32 scalar on all devices."""
-        return self.on_all_devices(np.float32(self.job.optimizer.learning_rate))
+    def schedule(self) -> Schedule[jax.Array]:
+        """The job's learning rates: scalars on all devices."""
+        return jax.tree.map(self.on_all_devices, schedule_of(self.job))
 
     @cached_property
     def no_limits(self) -> jax.Array:
         """The limits of a step whose update is applied if it is finite: see `step`."""
         return self.on_all_devices(np.full(2, np.inf, np.float32))
 
-    def on_all_devices(self, value: np.ndarray | np.float32) -> jax.Array:
+    def on_all_devices(self, value: np.ndarray) -> jax.Array:
         """Returns a value that every process has as an array on all devices."""
         whole = meshes.replicated(self.mesh)
         return jax.make_array_from_callback(value.shape, whole, lambda _: value)
@@ -185,10 +186,10 @@ class TrainProgram:
         """
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            peak = jax.ShapeDtypeStruct((), jnp.float32)
+            schedule = jax.eval_shape(lambda: schedule_of(self.job))
             limits = jax.ShapeDtypeStruct((2,), jnp.float32)
             return executables.compiled(
-                self.step_function(), peak, self.shapes, batch, requests, limits,
+                self.step_function(), schedule, self.shapes, batch, requests, limits,
                 finish=lambda lowered: compiler_options.compiled(
                     lowered,
                     {
@@ -215,7 +216,7 @@ class TrainProgram:
 
     def step(
         self,
-        peak: jax.Array,
+        schedule: Schedule[jax.Array],
         state: TrainState[jax.Array],
         batch: Batch,
         requests: jax.Array,
@@ -223,7 +224,7 @@ class TrainProgram:
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """Returns the state after a global batch (M, B, S), and the step's metrics.
 
-        `peak` is the peak learning rate, see `peak_rate`.
+        `schedule` has the learning rates.
         `requests` are the stop requests of all devices, int32 (devices,): see `StopVote`. The
         gradient is that of the mean loss over all targets of the global batch, clipped to
         `clip_norm`. `limits` are the largest loss and gradient norm of an update, float32 (2,).
@@ -239,7 +240,7 @@ class TrainProgram:
         applied = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         applied &= (loss <= limits[0]) & (grad_norm <= limits[1])
         settings = self.job.optimizer
-        rate = jnp.float32(optimizer.schedule(settings, self.job.steps, peak)(state.step))
+        rate = learning_rate(schedule, state.step, is_cosine=settings.schedule == "cosine")
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
             new = self._updated(state, grads, scale, rate, counts.load, applied)

@@ -102,7 +102,7 @@ class Replay:
             own = np.array(self.recent.limits(number), np.float32)
             limits = program.on_all_devices(own)
         nothing = StopVote(program.mesh).array(StopRequest.NOTHING)
-        state, metrics = self.compiled(program.peak_rate, state, batch, nothing, limits)
+        state, metrics = self.compiled(program.schedule, state, batch, nothing, limits)
         metrics = jax.device_get(metrics)
         self.recent.add(number, float(metrics.loss), float(metrics.grad_norm))
         return state, metrics

@@ -29,7 +29,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "budget": (False, {"hours": 9.0}),
     "notify": (False, []),
     "sweep": (False, {"values": {"seed": [1, 2]}}),
-    "steps": (True, 99),
+    "steps": (False, 99),
     "stop_after_step": (False, 2),
     "seed": (True, 9),
     "log_every": (False, 9),
@@ -74,7 +74,12 @@ def test_a_jobs_key_changes_exactly_with_what_changes_programs(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "changes", [{"optimizer": {"learning_rate": 0.5}}, {"data": {"validation_fraction": 0.2}}]
+    "changes",
+    [
+        {"optimizer": {"learning_rate": 0.5}},
+        {"optimizer": {"warmup_steps": 3, "final_fraction": 0.5}},
+        {"data": {"validation_fraction": 0.2}},
+    ],
 )
 def test_parts_of_sections_without_effect_are_left_out(changes: dict[str, Any]) -> None:
     assert key(**changes) == key()

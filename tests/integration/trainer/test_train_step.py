@@ -10,7 +10,7 @@ from tests.support.harness import bench
 from tests.support.jobs import job_of
 from trainer.distributed import stop_vote
 from trainer.distributed.stop_vote import StopRequest, StopVote
-from trainer.step import compiler_options, optimizer
+from trainer.step import compiler_options
 from trainer.step.bookkeeping import digest
 
 
@@ -37,12 +37,12 @@ def test_twenty_steps_compile_once():
             compiled.append(event)
 
     step = made.program.step_function()
-    peak, no_limits = made.program.peak_rate, made.program.no_limits
+    schedule, no_limits = made.program.schedule, made.program.no_limits
     monitoring.register_event_duration_secs_listener(count)
     try:
         with jax.set_mesh(made.program.mesh):
             for batch in ready:
-                state, _ = step(peak, state, batch, nothing, no_limits)
+                state, _ = step(schedule, state, batch, nothing, no_limits)
             jax.block_until_ready(state)
     finally:
         monitoring.unregister_event_duration_listener(count)
@@ -92,13 +92,6 @@ def test_the_digest_of_examples_ignores_their_order():
     assert digest(numbers) != digest(numbers.at[0].set(99))
 
 
-def test_jobs_with_other_learning_rates_share_a_compiled_step():
-    slow, fast = (bench(job_of(optimizer={"learning_rate": rate})) for rate in (1e-3, 3e-3))
-    assert slow.text == fast.text
-    rates = [float(made.run(1)[1][0].learning_rate) for made in (slow, fast)]
-    assert rates == pytest.approx([1e-3, 3e-3])
-
-
 @pytest.mark.parametrize("mesh", [{}, {"tensor": 2}], ids=["fsdp 4", "fsdp 2, tensor 2"])
 def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     made = bench(job_of(mesh=mesh), 4)
@@ -112,7 +105,7 @@ def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     )
     step = made.program.compiled_step(batch)
     program = made.program
-    _, metrics = step(program.peak_rate, made.initial(), batch, requests, program.no_limits)
+    _, metrics = step(program.schedule, made.initial(), batch, requests, program.no_limits)
     assert metrics.request == StopRequest.STOP
     assert metrics.examples == digest(jax.device_get(batch.examples))
 
@@ -135,28 +128,6 @@ def test_lion_moves_every_weight_by_the_rate_alone():
     for name, before in made.first.params.items():
         moved = np.abs(np.asarray(state.params[name]) - np.asarray(before))
         assert np.all(np.isclose(moved, rate, rtol=1e-2) | (moved == 0)), name
-
-
-def test_wsd_stays_at_its_rate_until_the_last_steps():
-    job = job_of(steps=50, optimizer={"schedule": "wsd", "warmup_steps": 5, "decay_steps": 10})
-    rate = optimizer.schedule(job.optimizer, job.steps, job.optimizer.learning_rate)
-    rates = [float(np.asarray(rate(update))) for update in range(50)]
-    peak = job.optimizer.learning_rate
-    assert rates[4:40] == pytest.approx([peak] * 36)
-    assert rates[40:] == pytest.approx([peak * (1 - 0.09 * n) for n in range(1, 11)])
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "wsd"])
-@pytest.mark.parametrize("warmup_steps", [0, 1, 5])
-def test_schedules_climb_then_fall_to_their_end(schedule, warmup_steps):
-    job = job_of(steps=50, optimizer={"schedule": schedule, "warmup_steps": warmup_steps})
-    rate = optimizer.schedule(job.optimizer, job.steps, job.optimizer.learning_rate)
-    rates = [float(np.asarray(rate(update))) for update in range(50)]
-    peak = job.optimizer.learning_rate
-    climb = [peak * (n + 1) / warmup_steps for n in range(warmup_steps)]
-    assert rates[:warmup_steps] == pytest.approx(climb)
-    assert max(rates) == pytest.approx(peak)
-    assert rates[-1] == pytest.approx(peak * (1 if schedule == "constant" else 0.1))
 
 
 def test_gradients_are_clipped_to_the_norm():

@@ -16,8 +16,8 @@ COPIES = 3
 def sums_locally(job: Job, plan: Plan) -> bool:
     """Returns whether the devices of a job compute their sums by themselves.
 
-    The losses of experts depend on all rows at once, a custom model has collectives of its own, and
-    a teacher's weights are not among those that a device gathers.
+    Layers with experts exchange rows, a custom model has collectives of its own, and a teacher's
+    weights are not among those that a device gathers.
     """
     splits_only_rows = plan.mesh["data"] * plan.mesh["fsdp"] == plan.world.devices > 1
     is_dense = isinstance(job.model, Model) and job.model.moe is None and plan.precision is None

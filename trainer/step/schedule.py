@@ -1,0 +1,71 @@
+"""The learning rate of each update.
+
+All numbers of a schedule are arguments of the compiled step: jobs that differ only in them, or in
+their number of steps, share a program.
+"""
+
+from typing import Generic, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trainer.contract.config.job import Job
+from trainer.step.train_state import Leaf
+
+
+class Schedule(NamedTuple, Generic[Leaf]):
+    """A linear climb, a constant rate, and a decay: scalars, or their shapes."""
+
+    peak: Leaf
+    """Rate after the climb, float32."""
+    last: Leaf
+    """Rate of the last update, float32."""
+    climb: Leaf
+    """Number of updates before the first one with the full rate, int32."""
+    decay_start: Leaf
+    """Number of updates before the decay, int32."""
+    decay: Leaf
+    """Number of updates of the decay, int32, at least 1."""
+
+
+def schedule_of(job: Job) -> Schedule[np.ndarray]:
+    """Returns the schedule of a job.
+
+    Warm-up reaches the full rate with update `warmup_steps`. The last update has `final_fraction`
+    of it (`constant`: all of it). `wsd` (warm-up, stable, decay) keeps the full rate until the last
+    `decay_steps`; by default these are a tenth of the run.
+
+    References:
+        WSD: MiniCPM, section 4, https://arxiv.org/abs/2404.06395; its decay is exponential
+        Linear decay after a constant rate: https://arxiv.org/abs/2405.18392
+    """
+    optimizer = job.optimizer
+    climb = max(0, optimizer.warmup_steps - 1)
+    decay = rest = max(1, job.steps - max(1, optimizer.warmup_steps))
+    if optimizer.schedule == "wsd":
+        decay = min(optimizer.decay_steps or max(1, job.steps // 10), rest)
+    fraction = 1.0 if optimizer.schedule == "constant" else optimizer.final_fraction
+    peak = optimizer.learning_rate
+    return Schedule(
+        np.asarray(peak, np.float32),
+        np.asarray(peak * fraction, np.float32),
+        np.asarray(climb, np.int32),
+        np.asarray(climb + rest - decay, np.int32),
+        np.asarray(decay, np.int32),
+    )
+
+
+def learning_rate(
+    schedule: Schedule[jax.Array], update: jax.Array, *, is_cosine: bool
+) -> jax.Array:
+    """Returns the rate of an update, float32. `update` is the number of updates before it.
+
+    The rate climbs linearly from above zero, because a rate of zero would waste the first batch. It
+    decays linearly, or along half a cosine (SGDR, https://arxiv.org/abs/1608.03983).
+    """
+    climbed = schedule.peak * ((update + 1) / (schedule.climb + 1))
+    done = jnp.clip((update - schedule.decay_start) / schedule.decay, 0.0, 1.0)
+    left = 0.5 * (1 + jnp.cos(jnp.pi * done)) if is_cosine else 1 - done
+    decayed = schedule.peak * left + schedule.last * (1 - left)
+    return jnp.where(update < schedule.climb, climbed, decayed).astype(jnp.float32)
