@@ -63,7 +63,7 @@ def steps(program: TrainProgram, step: jax.stages.Compiled, state: Any) -> Itera
     nothing = StopVote(program.mesh).array(StopRequest.NOTHING)
     batches = built(program.job)[1].training(1)
     for number in range(1, STEPS + 1):
-        state, metrics = step(program.peak_rate, state, next(batches), nothing, program.no_limits)
+        state, metrics = step(program.schedule, state, next(batches), nothing, program.no_limits)
         yield number, float(metrics.loss), float(metrics.grad_norm)
 
 

@@ -52,7 +52,7 @@ def main() -> None:
     with jax.set_mesh(devices):
         loader = BatchLoader(job, plan.batch, tokens, batch_shardings(devices))
         batch = next(loader.training(first_step=1))
-        step = partial(program.compiled_step(batch), program.peak_rate)
+        step = partial(program.compiled_step(batch), program.schedule)
         turns = Turns(program, step, batch, rounds)
         callbacks = [
             ReportCallback(job, plan, loader, report),

@@ -51,7 +51,7 @@ class Steps:
         program, losses = self.program, []
         for _ in range(count):
             self.state, metrics = self.compiled(
-                program.peak_rate, self.state, self.batch, self._nothing, program.no_limits
+                program.schedule, self.state, self.batch, self._nothing, program.no_limits
             )
             losses.append(metrics.loss)
         jax.block_until_ready(self.state)
