@@ -18,6 +18,7 @@ from trainer.contract.config.base import Section
 from trainer.contract.config.job import BaseJob, Job, RunName
 from trainer.contract.config.loader import ConfigError, Loaded, load
 from trainer.contract.config.model import Model
+from trainer.contract.config.optimizer import SCHEDULE_NUMBERS
 from trainer.contract.config.sweep import Axis, Sweep, check_key, parse_axis
 from trainer.contract.config.yaml import dump_inline
 from trainer.contract.errors import Place, Problem
@@ -211,7 +212,7 @@ def _shape(job: BaseJob) -> str:
     is_random = not isinstance(job.model, Model) or job.model.dropout > 0
     compiled = job.model_dump(
         mode="json",
-        include={"model", "lora", "data", "mesh", "optimizer", "steps"},
-        exclude={"optimizer": {"learning_rate"}},
+        include={"model", "lora", "dpo", "distill", "data", "mesh", "optimizer"},
+        exclude={"optimizer": SCHEDULE_NUMBERS},
     )
     return json.dumps([compiled, job.seed if is_random else None], sort_keys=True)

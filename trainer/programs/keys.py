@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from trainer.contract.config.job import Job
+from trainer.contract.config.optimizer import SCHEDULE_NUMBERS
 from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
@@ -25,8 +26,7 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 """Keys of a job that change no program."""
 PARTS_WITHOUT_EFFECT = {
-    # The numbers of the schedule are arguments of the step.
-    "optimizer": {"learning_rate", "warmup_steps", "decay_steps", "final_fraction"},
+    "optimizer": SCHEDULE_NUMBERS,
     "distill": {"teacher"},
     "data": {
         "source", "path", "mixture", "text_field", "fields", "dtype", "max_bad_records",

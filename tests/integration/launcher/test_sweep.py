@@ -81,6 +81,7 @@ def shapes(*words: str, folder: Path) -> int:
     ("words", "count"),
     [
         (["optimizer.learning_rate=1e-3,3e-3"], 1),
+        (["optimizer.warmup_steps=1,2", "steps=8,9"], 1),
         (["seed=1,2,3"], 1),
         (["seed=1,2,3", "model.dropout=0.1"], 3),
         (["model.layers=1,2", "optimizer.learning_rate=1e-3,3e-3"], 2),

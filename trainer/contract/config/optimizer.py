@@ -14,6 +14,9 @@ KEPT_MEANS = {
     "adafactor": (),
 }  # fmt: skip
 """Keys of the decay rates of each optimizer's means."""
+SCHEDULE_NUMBERS = {"learning_rate", "warmup_steps", "decay_steps", "final_fraction"}
+"""Keys that, like the number of steps, are arguments of the compiled step: it does not depend on
+them."""
 
 
 class ParamGroup(Section):
