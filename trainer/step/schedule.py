@@ -29,6 +29,11 @@ class Schedule(NamedTuple, Generic[Leaf]):
     """Number of updates of the decay, int32, at least 1."""
 
 
+_RATE, _COUNT = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+SCHEDULE_SHAPES = Schedule(peak=_RATE, last=_RATE, climb=_COUNT, decay_start=_COUNT, decay=_COUNT)
+"""Shapes and dtypes of a schedule."""
+
+
 def schedule_of(job: Job) -> Schedule[np.ndarray]:
     """Returns the schedule of a job.
 

@@ -30,7 +30,7 @@ from trainer.step.distillation import Teacher
 from trainer.step.expert_biases import balanced, no_load
 from trainer.step.group_sums import group_sums
 from trainer.step.micro_batch import micro_batch_loss, row_keys_of
-from trainer.step.schedule import Schedule, learning_rate, schedule_of
+from trainer.step.schedule import SCHEDULE_SHAPES, Schedule, learning_rate, schedule_of
 from trainer.step.stage_sums import stage_sums
 from trainer.step.train_state import Counts, Leaf, StepMetrics, TrainState
 from trainer.step.update import HOST, chosen, updated, updated_from_host
@@ -186,10 +186,9 @@ class TrainProgram:
         """
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            schedule = jax.eval_shape(lambda: schedule_of(self.job))
             limits = jax.ShapeDtypeStruct((2,), jnp.float32)
             return executables.compiled(
-                self.step_function(), schedule, self.shapes, batch, requests, limits,
+                self.step_function(), SCHEDULE_SHAPES, self.shapes, batch, requests, limits,
                 finish=lambda lowered: compiler_options.compiled(
                     lowered,
                     {

@@ -23,6 +23,7 @@ from trainer.distributed import mesh as meshes
 from trainer.model import gpu_attention
 from trainer.model.attention_kernels import attend
 from trainer.model.remat import REMAT_POLICIES
+from trainer.step.schedule import SCHEDULE_SHAPES
 from trainer.step.train_step import TrainProgram
 
 ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 32
@@ -183,7 +184,7 @@ def lowered_step(program: TrainProgram, job: Any, plan: Any) -> str:
 
     with jax.set_mesh(program.mesh):
         arguments = (
-            jax.ShapeDtypeStruct((), jnp.float32),
+            SCHEDULE_SHAPES,
             program.shapes,
             abstract_batch(job, plan),
             jax.ShapeDtypeStruct((program.mesh.size,), jnp.int32),
