@@ -15,13 +15,13 @@ from trainer.step.train_state import Leaf
 
 
 class Schedule(NamedTuple, Generic[Leaf]):
-    """A linear climb, a constant rate, and a decay: scalars, or their shapes."""
+    """A linear warm-up, a constant rate, and a decay: scalars, or their shapes."""
 
     peak: Leaf
-    """Rate after the climb, float32."""
-    last: Leaf
+    """Rate after the warm-up, float32."""
+    final: Leaf
     """Rate of the last update, float32."""
-    climb: Leaf
+    warmup: Leaf
     """Number of updates before the first one with the full rate, int32."""
     decay_start: Leaf
     """Number of updates before the decay, int32."""
@@ -30,7 +30,7 @@ class Schedule(NamedTuple, Generic[Leaf]):
 
 
 _RATE, _COUNT = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-SCHEDULE_SHAPES = Schedule(peak=_RATE, last=_RATE, climb=_COUNT, decay_start=_COUNT, decay=_COUNT)
+SCHEDULE_SHAPES = Schedule(peak=_RATE, final=_RATE, warmup=_COUNT, decay_start=_COUNT, decay=_COUNT)
 """Shapes and dtypes of a schedule."""
 
 
@@ -46,18 +46,18 @@ def schedule_of(job: Job) -> Schedule[np.ndarray]:
         Linear decay after a constant rate: https://arxiv.org/abs/2405.18392
     """
     optimizer = job.optimizer
-    climb = max(0, optimizer.warmup_steps - 1)
+    warmup = max(0, optimizer.warmup_steps - 1)
     decay = rest = max(1, job.steps - max(1, optimizer.warmup_steps))
     if optimizer.schedule == "wsd":
         decay = min(optimizer.decay_steps or max(1, job.steps // 10), rest)
     fraction = 1.0 if optimizer.schedule == "constant" else optimizer.final_fraction
     peak = optimizer.learning_rate
     return Schedule(
-        np.asarray(peak, np.float32),
-        np.asarray(peak * fraction, np.float32),
-        np.asarray(climb, np.int32),
-        np.asarray(climb + rest - decay, np.int32),
-        np.asarray(decay, np.int32),
+        peak=np.asarray(peak, np.float32),
+        final=np.asarray(peak * fraction, np.float32),
+        warmup=np.asarray(warmup, np.int32),
+        decay_start=np.asarray(warmup + rest - decay, np.int32),
+        decay=np.asarray(decay, np.int32),
     )
 
 
@@ -66,11 +66,11 @@ def learning_rate(
 ) -> jax.Array:
     """Returns the rate of an update, float32. `update` is the number of updates before it.
 
-    The rate climbs linearly from above zero, because a rate of zero would waste the first batch. It
+    The rate rises linearly from above zero, because a rate of zero would waste the first batch. It
     decays linearly, or along half a cosine (SGDR, https://arxiv.org/abs/1608.03983).
     """
-    climbed = schedule.peak * ((update + 1) / (schedule.climb + 1))
+    rising = schedule.peak * ((update + 1) / (schedule.warmup + 1))
     done = jnp.clip((update - schedule.decay_start) / schedule.decay, 0.0, 1.0)
     left = 0.5 * (1 + jnp.cos(jnp.pi * done)) if is_cosine else 1 - done
-    decayed = schedule.peak * left + schedule.last * (1 - left)
-    return jnp.where(update < schedule.climb, climbed, decayed).astype(jnp.float32)
+    falling = schedule.peak * left + schedule.final * (1 - left)
+    return jnp.where(update < schedule.warmup, rising, falling).astype(jnp.float32)

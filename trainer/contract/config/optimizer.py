@@ -15,8 +15,7 @@ KEPT_MEANS = {
 }  # fmt: skip
 """Keys of the decay rates of each optimizer's means."""
 SCHEDULE_NUMBERS = {"learning_rate", "warmup_steps", "decay_steps", "final_fraction"}
-"""Keys that, like the number of steps, are arguments of the compiled step: it does not depend on
-them."""
+"""Keys whose values are arguments of the compiled step, like the number of steps."""
 
 
 class ParamGroup(Section):
