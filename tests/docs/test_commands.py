@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, blocks, copy_checkout, page_id
+from tests.docs.pages import PAGES, blocks, copy_checkout, page_id, shrink_quickstart
+from tests.support.sampling import IS_FULL
+from tests.support.xla_flags import FAST_COMPILATION
 
 DEADLINE_S = 600
 """Seconds for the commands of a page, on a machine that has other work to do."""
@@ -25,7 +27,11 @@ uv() {  # `uv run` with this environment instead of a new one
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_checkout(tmp_path_factory.mktemp("checkout"))
+    """A copy whose quickstart is small: its steps would take CI five minutes."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    if not IS_FULL:
+        shrink_quickstart(checkout)
+    return checkout
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=page_id)
@@ -36,6 +42,7 @@ def test_commands_of_page_succeed(page: Path, checkout: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
         "COLUMNS": "100",
+        "XLA_FLAGS": "" if IS_FULL else FAST_COMPILATION,
     }
     result = subprocess.run(
         ["bash", "-c", script],
