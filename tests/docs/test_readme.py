@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks, copy_checkout
+from tests.docs.pages import ROOT, blocks, copy_checkout, shrink_quickstart
 from tests.support.sampling import IS_FULL
 from tests.support.uv_cache import uv_cache
+from tests.support.xla_flags import FAST_COMPILATION
 
 FILE = ROOT / "README.md"
 README = FILE.read_text(encoding="utf-8")
@@ -51,7 +52,7 @@ def test_map_lists_every_folder() -> None:
 def test_commands_run_in_a_new_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """In order, in one folder, with nothing installed but Python and pip.
 
-    The first command finds empty caches; the others share what was compiled with other tests.
+    The first command finds empty caches, and trains the quickstart as it is.
     """
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     subprocess.run([sys.executable, "-m", "venv", str(checkout / "python")], check=True)
@@ -64,6 +65,9 @@ def test_commands_run_in_a_new_environment(tmp_path_factory: pytest.TempPathFact
     }
     without_caches = {**environment, "XDG_CACHE_HOME": str(checkout / "cache")}
     quickstart = run(FIRST + FEWER_STEPS, checkout, without_caches)
+    if not IS_FULL:
+        shrink_quickstart(checkout)
+        environment["XLA_FLAGS"] = FAST_COMPILATION
     for command in COMMANDS:
         if command != FIRST and command not in TESTS:
             run(command, checkout, environment)
