@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, ROOT
 
-pytestmark = pytest.mark.docs
+pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]
 
 
 class Page(HTMLParser):
