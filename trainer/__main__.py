@@ -34,6 +34,7 @@ from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
+from trainer.distributed.quick_exit import quick_exit
 from trainer.integrity.errors import WrongHostError
 from trainer.preflight import Inputs, check
 from trainer.step.spikes import RewindError
@@ -225,8 +226,4 @@ def _parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: after a failure jaxlib's own shutdown would wait for processes that are gone.
-    os._exit(status)
+    quick_exit(main())

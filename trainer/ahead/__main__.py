@@ -5,11 +5,12 @@ It ends with the process that holds the other end of its standard input.
 
 import argparse
 import os
-import sys
 import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
+
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +44,4 @@ if __name__ == "__main__":
         status = main()
     except Exception:
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: jaxlib's own shutdown would wait for the processes that this one stands for.
-    os._exit(status)
+    quick_exit(status)

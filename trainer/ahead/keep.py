@@ -4,13 +4,13 @@ Writes the programs of one process of the plan to FILE, and prints a KeptProgram
 """
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from trainer.ahead.compile import keep_for
 from trainer.contract.config.loader import ConfigError
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -25,7 +25,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    # Not sys.exit: jaxlib's own shutdown would wait for the processes that this one stands for.
-    os._exit(status)
+    quick_exit(main())

@@ -9,7 +9,6 @@ devices.
 """
 
 import json
-import os
 import re
 import sys
 import time
@@ -35,6 +34,7 @@ from trainer.contract.protocol.reports import CompileReport, StepSchedule
 from trainer.data.loader import abstract_batch
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
+from trainer.distributed.quick_exit import quick_exit
 from trainer.evaluation.evaluate import Evaluator
 from trainer.step.train_step import TrainProgram
 
@@ -196,4 +196,4 @@ def _batch_bytes(batch: Batch, plan: Plan) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main() or sys.stdout.flush() or 0)
+    quick_exit(main())

@@ -14,6 +14,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.planning.parameter_shapes import ModelDescription
 from trainer.contract.planning.planner import PlanError
+from trainer.distributed.quick_exit import quick_exit
 from trainer.model import custom
 
 
@@ -30,4 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

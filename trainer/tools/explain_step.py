@@ -17,6 +17,7 @@ from trainer.contract.config.loader import ConfigError, load
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
 from trainer.contract.storage.corpus import DataError
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -43,4 +44,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

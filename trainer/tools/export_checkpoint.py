@@ -18,6 +18,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.storage.paths import AnyPath, to_path
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -93,4 +94,4 @@ def _opened(folder: AnyPath) -> Iterator[tuple[Job, Mapping[str, np.ndarray]]]:
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    sys.exit(main())
+    quick_exit(main())

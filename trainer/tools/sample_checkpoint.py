@@ -19,6 +19,7 @@ from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
 from trainer.contract.storage.paths import to_path
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -85,4 +86,4 @@ def _on(devices: int, job: Job, seed: int | None) -> Job:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

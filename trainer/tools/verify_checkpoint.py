@@ -6,7 +6,6 @@ Prints a line of JSON per folder, {"folder", "ok", "problem"}. Exits with 1 when
 import argparse
 import json
 import os
-import sys
 
 from etils import epath
 
@@ -14,6 +13,7 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.retries import retried
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -59,4 +59,4 @@ def _read(folder: epath.Path) -> None:
 if __name__ == "__main__":
     # The state was made for many devices; reading it needs none of them.
     os.environ["JAX_PLATFORMS"] = "cpu"
-    sys.exit(main())
+    quick_exit(main())

@@ -14,6 +14,7 @@ from trainer.analysis.explicit.step import check_step
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.planning.plan import Plan
+from trainer.distributed.quick_exit import quick_exit
 
 
 def main() -> int:
@@ -25,4 +26,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())
