@@ -1,6 +1,5 @@
 """`launch sweep`: job file + command line -> points, each of them planned. Starts nothing."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +14,9 @@ from launcher.planning.spec import LaunchSpec
 from launcher.sweep import halving
 from launcher.sweep.points import Grid, Point, PointsError
 from trainer.contract.config.base import Section
-from trainer.contract.config.job import BaseJob, Job, RunName
+from trainer.contract.config.job import Job, RunName
 from trainer.contract.config.loader import ConfigError, Loaded, load
-from trainer.contract.config.model import Model
-from trainer.contract.config.optimizer import SCHEDULE_NUMBERS
+from trainer.contract.config.program_keys import program_keys
 from trainer.contract.config.sweep import Axis, Sweep, check_key, parse_axis
 from trainer.contract.config.yaml import dump_inline
 from trainer.contract.errors import Place, Problem
@@ -48,7 +46,8 @@ class PlannedPoint:
     @property
     def shape(self) -> str:
         """What the compiled step depends on: points of one shape share a compilation."""
-        return _shape(self.spec.job)
+        job = self.spec.job
+        return program_keys(job) if isinstance(job, Job) else job.name
 
     def until(self, step: int | None) -> LaunchSpec:
         """Returns what runs the point to a step; to its end for None."""
@@ -204,15 +203,3 @@ def _rungs(job_file: Path, planned: Sequence[PlannedPoint]) -> list[int]:
         raise ConfigError([Problem(file=str(job_file), message=message) for message in found])
     warmup_steps = max(job.optimizer.warmup_steps for job in training)
     return halving.rungs(training[0].last_step, warmup_steps)
-
-
-def _shape(job: BaseJob) -> str:
-    if not isinstance(job, Job):
-        return job.name
-    is_random = not isinstance(job.model, Model) or job.model.dropout > 0
-    compiled = job.model_dump(
-        mode="json",
-        include={"model", "lora", "dpo", "distill", "data", "mesh", "optimizer"},
-        exclude={"optimizer": SCHEDULE_NUMBERS},
-    )
-    return json.dumps([compiled, job.seed if is_random else None], sort_keys=True)

@@ -36,6 +36,7 @@ from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.data.packing import Batch
+from trainer.model.seed import SEED_SHAPE
 
 NOT_USER_CODE = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
 PACKAGES = ("site-packages", "dist-packages")
@@ -122,8 +123,6 @@ class CustomNetwork:
 
     job: Job
 
-    is_random = True
-
     @classmethod
     def of(cls, job: Job) -> "CustomNetwork":
         """Returns the network of a job's custom model, checked.
@@ -144,7 +143,7 @@ class CustomNetwork:
         """The module with shapes instead of arrays."""
         build = self.build
         with nnx.use_eager_sharding(False), user_code(_custom_model(self.job).module):
-            return nnx.eval_shape(lambda: _built(build, self.job))
+            return nnx.eval_shape(lambda: _built(build, self.job, 0))
 
     @cached_property
     def graph(self) -> nnx.GraphDef:
@@ -162,10 +161,10 @@ class CustomNetwork:
         variables = _variables(self._module)
         return [_parameter(name, variable) for name, (_, variable) in variables.items()]
 
-    def initial(self) -> Params:
-        """Initializes parameters from the job's seed alone; call it under jit."""
+    def initial(self, seed: jax.Array) -> Params:
+        """Initializes parameters from a seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
-            module = _built(self.build, self.job)
+            module = _built(self.build, self.job, seed)
         return {name: variable[...] for name, (_, variable) in _variables(module).items()}
 
     def bind(self, params: Params) -> Any:
@@ -200,7 +199,7 @@ class CustomNetwork:
         examples_B = jax.ShapeDtypeStruct((rows,), jnp.int32)
         batch = Batch(tokens_BS, tokens_BS, tokens_BS, tokens_BS, weights_BS, examples_B)
         keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-        params = jax.eval_shape(self.initial)
+        params = jax.eval_shape(self.initial, SEED_SHAPE)
         for keys in (keys_B, None):
             with user_code(f"loss of {_custom_model(self.job).module}"):
                 found = jax.eval_shape(lambda p, b, k: self.bind(p).loss(b, k), params, batch, keys)
@@ -217,9 +216,10 @@ def custom_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> 
     return model.loss(batch, keys_B).astype(jnp.float32) * batch.weights
 
 
-def _built(build: Build, job: Job) -> Any:
+def _built(build: Build, job: Job, seed: jax.Array | int) -> Any:
     model = _custom_model(job)
-    module = build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **model.args)
+    rngs = nnx.Rngs(jax.random.key(seed))
+    module = build(vocab_size=vocab_size(job), rngs=rngs, **model.args)
     _check_kind(module, model)
     return module
 

@@ -39,11 +39,6 @@ class Network:
     moe: MoEKind
     chunks: int
 
-    @property
-    def is_random(self) -> bool:
-        """Whether a step takes random keys."""
-        return self.job.decoder.dropout > 0
-
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Network":
         """Returns the network of a job, with the vocabulary and the compute dtype of its plan."""
@@ -70,10 +65,10 @@ class Network:
             jax.eval_shape(build)
         return built[0]
 
-    def initial(self) -> Params:
-        """Initializes parameters in float32 from the job's seed alone; call it under jit."""
+    def initial(self, seed: jax.Array) -> Params:
+        """Initializes parameters in float32 from a seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
-            module = _decoder(self.job, self.vocabulary, self.dtype)
+            module = _decoder(self.job, self.vocabulary, self.dtype, seed=seed)
         rounds = self.job.mesh.pipeline_rounds
         return {
             name: in_rounds(variable[...], rounds)
@@ -118,9 +113,10 @@ def _decoder(
     attention: str = "reference",
     moe: MoEKind = "capacity",
     chunks: int = 1,
+    seed: jax.Array | int = 0,
 ) -> Decoder:
     """Builds the decoder with the job's adapters, which do not change its other initial values."""
-    key = jax.random.key(job.seed)
+    key = jax.random.key(seed)
     module = Decoder(
         nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe, chunks,
         job.mesh.pipeline_rounds,

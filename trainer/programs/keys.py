@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.optimizer import SCHEDULE_NUMBERS
+from trainer.contract.config.program_keys import program_keys
 from trainer.contract.planning.local_sums import sums_locally
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
@@ -19,21 +19,6 @@ from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.distributed.mesh import Device
 
-WITHOUT_EFFECT = {
-    "name", "storage", "after", "retries", "deadlines", "secrets", "priority", "preemptible",
-    "budget", "notify", "sweep", "steps", "stop_after_step", "log_every", "tensorboard", "wandb",
-    "profile", "eval", "checkpoint", "on_spike", "integrity",
-}  # fmt: skip
-"""Keys of a job that change no program."""
-PARTS_WITHOUT_EFFECT = {
-    "optimizer": SCHEDULE_NUMBERS,
-    "distill": {"teacher"},
-    "data": {
-        "source", "path", "mixture", "text_field", "fields", "dtype", "max_bad_records",
-        "validation_fraction",
-    },
-}  # fmt: skip
-"""Keys of its sections that change none either."""
 PLAN_WITHOUT_EFFECT = {"warnings", "corpus", "save_statistics", "replay"}
 """Parts of a plan that change no program."""
 VARIABLES = re.compile(
@@ -56,11 +41,8 @@ def of_job(job: Job, plan: Plan, device: Device) -> str:
 
 def made_from(job: Job, plan: Plan, device: Device) -> dict[str, str]:
     """Returns all that the programs of a job depend on in this process, by name."""
-    changing = job.model_dump_json(
-        exclude={**dict.fromkeys(WITHOUT_EFFECT, True), **PARTS_WITHOUT_EFFECT}
-    )
     return {
-        "job": changing,
+        "job": program_keys(job),
         "vocabulary": str(vocab_size(job)),
         "plan": plan.model_dump_json(exclude=PLAN_WITHOUT_EFFECT),
         "local sums": str(sums_locally(job, plan)),

@@ -39,4 +39,4 @@ def micro_batch_loss(
 
 def row_keys_of(network: AnyNetwork, step: jax.Array, batch: Batch) -> jax.Array | None:
     """Returns one random key per row, or None for a network without random numbers."""
-    return row_keys(network.job.seed, step, batch.examples) if network.is_random else None
+    return row_keys(network.job.seed, step, batch.examples) if network.job.is_random else None

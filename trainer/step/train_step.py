@@ -22,6 +22,7 @@ from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.distributed import stop_vote
 from trainer.model import AnyNetwork, Network, Params, network_of
+from trainer.model.seed import SEED_SHAPE, seed_of
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
 from trainer.step import compiler_options, local_sums, optimizer
@@ -103,17 +104,22 @@ class TrainProgram:
         It has no teacher yet, whose weights are read from its checkpoint.
         """
         with jax.set_mesh(self.mesh):
-            return self.compiled_initialization()()
+            return self.compiled_initialization()(self.seed)
 
     def compiled_initialization(self) -> jax.stages.Compiled:
-        """Compiles the function without arguments that returns the state at step 0."""
+        """Compiles the function of `seed` that returns the state at step 0."""
         # Runs once: on CPU the compiler's optimizations would take longer than they save.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         with jax.set_mesh(self.mesh):
             shardings = self.shardings._replace(teacher=None)
-            initial = jax.jit(self._initial, out_shardings=shardings, compiler_options=options)
-            return executables.compiled(initial)
+            initial = jax.jit(
+                self._initial,
+                in_shardings=meshes.replicated(self.mesh),
+                out_shardings=shardings,
+                compiler_options=options,
+            )
+            return executables.compiled(initial, SEED_SHAPE)
 
     def fresh_state(self, params: Params) -> TrainState[jax.Array]:
         """Returns the state at step 0 with given parameters, which are donated, not copied.
@@ -121,13 +127,13 @@ class TrainProgram:
         Adapters that are not among them are initialized from the job's seed.
         """
 
-        def fresh(params: Params) -> TrainState[jax.Array]:
-            new = self.network.initial() if self.kept_as else {}
+        def fresh(params: Params, seed: jax.Array) -> TrainState[jax.Array]:
+            new = self.network.initial(seed) if self.kept_as else {}
             return self._fresh({**new, **params})
 
         shardings = self.shardings._replace(teacher=None)
         with jax.set_mesh(self.mesh):
-            return jax.jit(fresh, out_shardings=shardings, donate_argnums=0)(params)
+            return jax.jit(fresh, out_shardings=shardings, donate_argnums=0)(params, self.seed)
 
     def step_function(
         self,
@@ -147,6 +153,11 @@ class TrainProgram:
             out_shardings=(self.shardings, whole),
             donate_argnums=1,
         )
+
+    @cached_property
+    def seed(self) -> jax.Array:
+        """The job's seed on all devices."""
+        return self.on_all_devices(seed_of(self.job))
 
     @cached_property
     def schedule(self) -> Schedule[jax.Array]:
@@ -201,11 +212,11 @@ class TrainProgram:
     @cached_property
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
         """The state's shapes and dtypes; traces the initialization once, and computes nothing."""
-        found = executables.value("shapes", lambda: jax.eval_shape(self._initial))
+        found = executables.value("shapes", lambda: jax.eval_shape(self._initial, SEED_SHAPE))
         return found._replace(teacher=self.teacher and self.teacher.shapes)
 
-    def _initial(self) -> TrainState[jax.Array]:
-        return self._fresh(self.network.initial())
+    def _initial(self, seed: jax.Array) -> TrainState[jax.Array]:
+        return self._fresh(self.network.initial(seed))
 
     def _fresh(self, params: Params) -> TrainState[jax.Array]:
         params, base = _parted(params, self.kept_as)

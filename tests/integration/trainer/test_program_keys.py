@@ -11,6 +11,7 @@ from jax.sharding import SingleDeviceSharding
 
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.config.job import Job
+from trainer.contract.config.program_keys import WITHOUT_EFFECT
 from trainer.contract.planning.plan import Corpus, Replay
 from trainer.contract.planning.planner import resolve
 from trainer.contract.planning.save_interval import SaveStatistics
@@ -31,7 +32,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "sweep": (False, {"values": {"seed": [1, 2]}}),
     "steps": (False, 99),
     "stop_after_step": (False, 2),
-    "seed": (True, 9),
+    "seed": (False, 9),
     "log_every": (False, 9),
     "tensorboard": (False, True),
     "wandb": (False, {"project": "other"}),
@@ -63,7 +64,7 @@ def key(**changes: Any) -> str:
 def test_every_key_of_a_job_is_classified() -> None:
     assert CHANGES.keys() == Job.model_fields.keys()
     assert {name for name, (has_effect, _) in CHANGES.items() if not has_effect} == (
-        keys.WITHOUT_EFFECT
+        WITHOUT_EFFECT | {"seed"}
     )
 
 
@@ -83,6 +84,11 @@ def test_a_jobs_key_changes_exactly_with_what_changes_programs(name: str) -> Non
 )
 def test_parts_of_sections_without_effect_are_left_out(changes: dict[str, Any]) -> None:
     assert key(**changes) == key()
+
+
+def test_the_seed_changes_programs_of_steps_that_draw_random_numbers() -> None:
+    first, second = (key(seed=seed, model={"dropout": 0.1}) for seed in (1, 2))
+    assert first != second
 
 
 def test_the_folder_of_a_teacher_changes_no_program() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support import gang
 from tests.support.gang import Ended
+from tests.support.harness import bench
 from tests.support.jobs import job_of, world_of
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
 
@@ -91,13 +92,21 @@ def test_a_process_compiles_what_process_0_does_not_keep(no_programs: Path, tmp_
     assert all(compilations for _, compilations in work(first))
 
 
+def test_another_seed_needs_no_other_programs(programs: Path, tmp_path: Path) -> None:
+    other = attempt(1, tmp_path / "other", until=FIRST_STEPS, seed=9)
+    assert work(other) == NONE
+    _, metrics = bench(job_of(steps=STEPS, seed=9)).run(FIRST_STEPS)
+    assert other.losses() == pytest.approx([float(one.loss) for one in metrics], rel=1e-5)
+
+
 @pytest.mark.full
 def test_another_job_of_the_same_shapes_keeps_its_programs_too(
     programs: Path, tmp_path: Path
 ) -> None:
-    other = attempt(1, tmp_path / "other", until=FIRST_STEPS, seed=9)
-    assert [compilations for _, compilations in work(other)] == [1, 0], "not the initialization"
-    assert work(attempt(2, tmp_path / "other", seed=9)) == NONE
+    sample = {"temperature": 0.9, "tokens": 1}
+    other = attempt(1, tmp_path / "other", until=FIRST_STEPS, sample=sample)
+    assert [compilations for _, compilations in work(other)] == [0, 0]
+    assert work(attempt(2, tmp_path / "other", sample=sample)) == NONE
 
 
 def test_a_custom_model_is_neither_traced_nor_compiled_again(

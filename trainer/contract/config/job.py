@@ -293,6 +293,11 @@ class Job(BaseJob):
         return self.stop_after_step or self.steps
 
     @property
+    def is_random(self) -> bool:
+        """Whether steps draw random numbers: for dropout, or in a custom model."""
+        return not isinstance(self.model, Model) or self.model.dropout > 0
+
+    @property
     def decoder(self) -> Model:
         """The built-in decoder of a job without a custom model."""
         assert isinstance(self.model, Model)
