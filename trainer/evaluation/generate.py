@@ -41,7 +41,7 @@ class Sampler:
         self._one_device = meshes.of_one_device(program.mesh)
         self._whole = meshes.replicated(program.mesh)
         self._replicated = jax.jit(_identity, out_shardings=self._whole)
-        self._compiled: Callable[[Params, np.ndarray], jax.Array] | None = None
+        self._compiled: Callable[[Params, np.ndarray, np.ndarray], jax.Array] | None = None
         self._samples = 0
 
     def sample(self, params: Params) -> str | None:
@@ -96,7 +96,7 @@ class Sampler:
 
     def _ready(
         self, params: Params, mesh: jax.sharding.Mesh
-    ) -> Callable[[Params, np.ndarray], jax.Array]:
+    ) -> Callable[[Params, np.ndarray, np.ndarray], jax.Array]:
         if self._compiled is None:
             self._compiled = self._program_for(params, mesh)
         return self._compiled
