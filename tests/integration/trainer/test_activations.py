@@ -14,6 +14,7 @@ from trainer.contract.planning.planner import resolve
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.model import Network, Params
+from trainer.model.seed import SEED_SHAPE
 from trainer.step.loss import loss_sum
 
 LAYERS, ROWS, LENGTH = 7, 2, 44
@@ -41,7 +42,7 @@ def kept_by_jax(job: Job, *, on_host: bool = False) -> int:
         batch = Batch(numbers, numbers, numbers, numbers, numbers * 1.0, numbers[:, 0])
         return jax.vjp(lambda params: loss_sum(network.bind(params), batch), params)[1]
 
-    params = jax.eval_shape(network.initial)
+    params = jax.eval_shape(network.initial, SEED_SHAPE)
     with jax.set_mesh(meshes.build(plan, jax.devices()[:1])):
         leaves = jax.make_jaxpr(backward)(params).out_avals
     space = jax.memory.Space.Host if on_host else jax.memory.Space.Device

@@ -185,4 +185,4 @@ def _loss_and_gradient(balance):
     def loss(params):
         return losses.loss_sum(network.bind(params), batch)
 
-    return jax.jit(jax.value_and_grad(loss))(jax.jit(network.initial)())
+    return jax.jit(jax.value_and_grad(loss))(jax.jit(network.initial)(jnp.uint32(0)))

@@ -14,6 +14,7 @@ from tests.support.jobs import job_of
 from tests.support.sampling import sampled
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.model import quantized
+from trainer.model.seed import SEED_SHAPE
 from trainer.model.sharding import constrain
 from trainer.step import loss as losses
 
@@ -181,7 +182,7 @@ def test_all_products_of_a_layer_have_8_bits_in_three_passes(model, count):
     """Seven kernels: queries, keys, values, the output of attention, gate, up and down."""
     made = bench(_job("int8", model=model))
     network, batch = made.program.network, jax.tree.map(lambda x: x[0], made.batch(1))
-    params = jax.eval_shape(network.initial)
+    params = jax.eval_shape(network.initial, SEED_SHAPE)
     text = str(jax.make_jaxpr(jax.grad(lambda p: losses.loss_sum(network.bind(p), batch)))(params))
     assert len(re.findall(r":i32\[[^\]]*\] = dot_general\[", text)) == count
 

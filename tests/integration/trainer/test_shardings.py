@@ -7,6 +7,7 @@ from jax.sharding import PartitionSpec
 from launcher.ui.sharding_view import holders
 from tests.support.harness import bench
 from tests.support.jobs import job_of
+from trainer.model.seed import SEED_SHAPE
 
 MESHES = [
     {"fsdp": 8},
@@ -82,7 +83,7 @@ def test_initialization_never_holds_a_whole_array_on_a_device():
     program = made.program
     with jax.set_mesh(program.mesh):
         out = program.shardings.params
-        compiled = jax.jit(program.network.initial, out_shardings=out).lower().compile()
+        compiled = jax.jit(program.network.initial, out_shardings=out).lower(SEED_SHAPE).compile()
     whole = max(4 * _size(array.shape) for array in made.plan.parameters)
     memory = compiled.memory_analysis()
     assert memory is not None
