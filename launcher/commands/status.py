@@ -18,7 +18,7 @@ from launcher.queue.folder import Place, place_of
 from launcher.runs import live, summary
 from launcher.runs.folder import resume_command, run_word
 from launcher.runs.goodput import Goodput, GoodputResult
-from launcher.runs.history import History, HistoryEntry, LastCheckpoint
+from launcher.runs.history import History, HistoryEntry, LastCheckpoint, LastEvaluation
 from launcher.runs.status import RunResult, RunStatus, read_status
 from launcher.ui.console import STATE_STYLES
 from trainer.contract.planning.plan import World
@@ -72,6 +72,7 @@ class Status:
             **vars(self.run.result(self.place)),
             world=self.world,
             hosts={str(process): phase for process, phase in sorted(self.phases.items())},
+            evaluation=self.history.evaluation,
             checkpoint=self.history.checkpoint,
             checkpoint_interval=self.save_interval,
             goodput=self.goodput.result(),
@@ -89,6 +90,8 @@ class StatusResult(RunResult):
     """Hosts and devices of the last attempt's plan; None without a plan."""
     hosts: Mapping[str, str]
     """Phase of each host of the last attempt, by process."""
+    evaluation: LastEvaluation | None
+    """Its newest evaluation; None before the first one."""
     checkpoint: LastCheckpoint | None
     """The newest checkpoint that it could resume from."""
     checkpoint_interval: SaveInterval | None
@@ -151,6 +154,7 @@ def _facts(status: Status) -> dict[str, str]:
         "queue": str(status.place or ""),
         "left": run.left,
         "step": run.position + loss,
+        "evaluation": str(status.history.evaluation or ""),
         "cluster": run.cluster,
         "hosts": status.hosts,
         "checkpoint": str(status.history.checkpoint or "none yet"),

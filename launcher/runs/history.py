@@ -1,6 +1,7 @@
 """The history of a run, from events.jsonl: its ends, hangs and saves. Pure."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from launcher.core.events import (
@@ -16,6 +17,7 @@ from launcher.core.states import EndReason
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
     CheckpointsDiscardedEvent,
+    EvalEvent,
     Event,
     RestoredEvent,
     SaveFailedEvent,
@@ -26,7 +28,7 @@ from trainer.contract.protocol.events import (
 SHOWN = {
     AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
     RestoredEvent, CheckpointSavedEvent, CheckpointsDiscardedEvent, HostExcludedEvent, SpikeEvent,
-    WrongHostEvent,
+    WrongHostEvent, EvalEvent,
 }  # fmt: skip
 """Types of the events that the history is made of."""
 
@@ -45,6 +47,42 @@ class LastCheckpoint:
         return f"step {self.step}, {format_seconds(max(0.0, time.time() - self.time))} ago"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LastEvaluation:
+    """The newest evaluation of a run. What was not evaluated is None or empty."""
+
+    step: int | None
+    """The step after which it ran."""
+    loss: float | None
+    """Mean cross-entropy per target, or DPO loss per pair, on held-out data, in nats."""
+    losses: Mapping[str, float]
+    """Loss of each source of a mixture, by its name, in nats."""
+    accuracy: float | None
+    """Share of the multiple-choice questions that are answered correctly, from 0 to 1."""
+    tasks: Mapping[str, float]
+    """Metrics of `eval.tasks`: name of the task, a slash, and name of the metric -> its value."""
+
+    @classmethod
+    def of(cls, event: EvalEvent) -> "LastEvaluation":
+        """Returns the evaluation that an event reports."""
+        return cls(
+            step=event.step,
+            loss=event.eval_loss,
+            losses=event.eval_losses or {},
+            accuracy=event.accuracy,
+            tasks=event.tasks or {},
+        )
+
+    def __str__(self) -> str:
+        parts = [
+            f"step {self.step}",
+            "" if self.loss is None else f"loss {self.loss:.4f}",
+            "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}",
+            *(f"{name} {value:.4g}" for name, value in self.tasks.items()),
+        ]
+        return ", ".join(filter(None, parts))
+
+
 @dataclass(frozen=True)
 class HistoryEntry:
     """An event that a user may have missed while away from the run."""
@@ -61,6 +99,7 @@ class History:
 
     entries: list[HistoryEntry] = field(default_factory=list)
     checkpoint: LastCheckpoint | None = None
+    evaluation: LastEvaluation | None = None
 
     def add(self, event: Event) -> None:
         """Adds one event; ignores most types of events."""
@@ -68,6 +107,8 @@ class History:
             return  # one of the millions of steps
         if isinstance(event, CheckpointSavedEvent):
             self.checkpoint = LastCheckpoint(event.step, _time(event))
+        elif isinstance(event, EvalEvent):
+            self.evaluation = LastEvaluation.of(event)
         elif isinstance(event, RestoredEvent):
             self._on_restored(event.step)
         elif isinstance(event, CheckpointsDiscardedEvent):

@@ -55,6 +55,16 @@ def test_a_discarded_checkpoint_is_not_shown(tmp_path: Path) -> None:
     assert status_as_json(tmp_path)["checkpoint"]["step"] == 2
 
 
+def test_the_newest_evaluation_is_shown(tmp_path: Path) -> None:
+    first = {"event": "eval", "step": 10, "eval_loss": 3.5}
+    newest = {"accuracy": 0.5, "tasks": {"arc/acc": 0.25}}
+    with make_run(tmp_path) as run:
+        add_events(run, first, {**first, "step": 20, **newest})
+        shown, found = status(tmp_path), status_as_json(tmp_path)
+    assert "evaluation  step 20, loss 3.5000, accuracy 50.0%, arc/acc 0.25\n" in shown
+    assert found["evaluation"] == {"step": 20, "loss": 3.5, "losses": {}, **newest}
+
+
 def test_a_run_that_died_has_lived_until_its_last_heartbeat(tmp_path: Path) -> None:
     """Heartbeats are not kept: hosts.json has the time of the last."""
     now = time.time()
