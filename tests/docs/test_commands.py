@@ -27,7 +27,7 @@ uv() {  # `uv run` with this environment instead of a new one
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy whose quickstart is small: its steps would take CI five minutes."""
+    """A copy whose quickstart is small: all pages together take CI half the time with it."""
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     if not IS_FULL:
         shrink_quickstart(checkout)
