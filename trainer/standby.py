@@ -49,14 +49,15 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
 
 
 def import_trainer() -> None:
-    """Imports what training needs, with Python's garbage collector off.
+    """Imports what training needs, and lets Python's garbage collector never examine it.
 
-    Each collection would examine again all that was imported before it.
+    Otherwise each collection would examine all of it again, also during the start of a run.
     """
     gc.disable()
     try:
         import trainer.train  # noqa: F401
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -74,9 +75,6 @@ def _import_and_wait(fd: int) -> Start | None:
     While it waits, the kernel knows the process as "standby"; see `name_process`.
     """
     import_trainer()
-    # What was imported stays: no collection during the start examines it again.
-    gc.collect()
-    gc.freeze()
     name_process("standby")
     # Without a buffer, what follows the line stays in the pipe for the next wait.
     with open(fd, "rb", buffering=0, closefd=False) as pipe:

@@ -12,7 +12,8 @@ from typing import Any
 
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from tests.support import users_nodes
 from tests.support.assert_no_leftovers import Traces
 from tests.support.users_nodes import as_users_start_it

@@ -9,7 +9,8 @@ from launcher.cluster.schema import Local
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.local import warm
 from launcher.providers.ray.host_cluster import OwnedCluster
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from tests.support.worlds import cpu_world
 
 SETTINGS = warm.WarmSettings(cpu_world(2, 1), Local())

@@ -33,7 +33,8 @@ from launcher.providers.ray import node_spec
 from launcher.providers.ray.existing_cluster import query
 from launcher.providers.ray.head_monitor import unreachable
 from launcher.providers.ray.host_cluster import ExternalCluster
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import (
     new_token,
     private_folder,

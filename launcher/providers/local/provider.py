@@ -24,7 +24,8 @@ from launcher.providers.local import memory, warm
 from launcher.providers.local.network import Network, plan_network
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.host_cluster import HostCluster, OwnedCluster
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port, new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
 

@@ -3,7 +3,6 @@
 import os
 import select
 import threading
-from dataclasses import replace
 from typing import Any
 
 from launcher.core.formatting import describe_status
@@ -20,14 +19,13 @@ from launcher.providers.ray.host_protocol import (
     RunBegun,
     send,
 )
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port, private_folder, write_token
 
 HEADLESS_S = 20
 """Seconds after which a node without a head ends."""
 POLL_INTERVAL_S = 0.2
-MORE_FLAGS = ["--dashboard-agent-listen-port=0"]
-"""Flags that avoid the agent's default port, which another Ray may use."""
 
 
 class Node:
@@ -56,11 +54,10 @@ class Node:
         }
 
         def make(_: int, generation: int) -> NodeSpec:
-            node = node_spec.host(
+            return node_spec.host(
                 order.world, order.process, generation, order.ip, self.head, self.folder,
                 environment, is_head=order.head is None,
             )  # fmt: skip
-            return replace(node, flags=[*node.flags, *MORE_FLAGS])
 
         nodes = Nodes(self.reaped, self.folder, environment, make, None)
         nodes.start(None, hosts=1)

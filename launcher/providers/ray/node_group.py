@@ -9,17 +9,17 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
 from launcher.host.reaper_messages import Exited, Failed, Killed
+from launcher.providers.ray.node import NodeSpec, is_up, text_of
 
 START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
 """Four hosts take 13 s on two idle cores; the limit is 20 times that, for a machine that trains."""
-NODE_IS_UP = "Ray runtime started."
 POLL_INTERVAL_S = 0.05
 STARTS = 2
 """Attempts to start a host's node before giving up."""
@@ -27,23 +27,6 @@ TAIL_LINES, RAYLET_LINES = 15, 5
 GENERATION = re.compile(r"(?<=-\d{4})-\d+$")
 RAYLET_LOG = "session_latest/logs/raylet.out"
 RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class NodeSpec:
-    """How to start a Ray node. `node_starter.py` receives it as JSON."""
-
-    name: str
-    flags: list[str]
-    """Arguments of `ray start`."""
-    folder: str
-    """Folder of this node alone: raylets in one folder conflict over a socket."""
-    environment: dict[str, str]
-    log: str
-    after: tuple[str, int] | None
-    """Address and port of the head to wait for; None for the head."""
-    has_agents: bool = False
-    """Whether Ray's own agents and API server run, which Slipway does not need."""
 
 
 class Nodes:
@@ -187,30 +170,18 @@ class Nodes:
     def _has_ended(self, node: NodeSpec) -> bool:
         """Returns whether the node's starter has logged its end or has itself ended."""
         starter = self._starters[node.name]
-        log = _text(self._folder / f"{starter}.starter.log")
+        log = text_of(self._folder / f"{starter}.starter.log")
         return starter in self._exited or f'{{"ended": "{node.name}"' in log
 
     def _missing(self, waiting: list[NodeSpec], why: str) -> str:
         names = ", ".join(GENERATION.sub("", node.name) for node in waiting)
         ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
-        text = _text(ended.log) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
+        text = text_of(ended.log) or "".join(text_of(p) for p in self._folder.glob("*.starter.log"))
         report = [f"{names} did not start ({why}). End of the log of {ended.name}:"]
         report += _tail(text, TAIL_LINES)
-        if errors := RAYLET_ERROR.findall(_text(Path(ended.folder) / RAYLET_LOG)):
+        if errors := RAYLET_ERROR.findall(text_of(Path(ended.folder) / RAYLET_LOG)):
             report += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
         return "\n".join(report)
-
-
-def is_up(node: NodeSpec) -> bool:
-    """Returns whether the node's own log reports it as up."""
-    return NODE_IS_UP in _text(node.log)
-
-
-def _text(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _tail(text: str, lines: int) -> list[str]:

@@ -1,13 +1,13 @@
-"""A host as Ray sees it: its node's flags, resources, labels and environment."""
+"""A host as Ray sees it: its node's parameters, resources, labels and environment."""
 
-import json
 import os
 import string
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from launcher.providers.ray.node_group import NodeSpec
+from launcher.providers.ray.node import RETRY_S, NodeSpec
 from launcher.providers.ray.workspace import token_variables
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
@@ -27,16 +27,16 @@ HEALTH_CHECK = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 10,
 }
-COMMON_FLAGS = [
-    "--disable-usage-stats",
-    "--include-log-monitor=false",
-    "--min-worker-port=0",
-    "--max-worker-port=0",
-    f"--object-store-memory={OBJECT_STORE_BYTES}",
-]
-FIND_HEAD_S, CONNECT_S, RETRY_S = 120.0, 10.0, 0.05
-"""Limits on looking for the head and on connecting to the own raylet, and the time between two
-attempts. In Ray they are 40, 10, and 1 or 2 s."""
+COMMON_PARAMETERS = {
+    "include_log_monitor": False,
+    "min_worker_port": 0,
+    "max_worker_port": 0,
+    "object_store_memory": OBJECT_STORE_BYTES,
+    # Ray's default port may be in use by another Ray.
+    "dashboard_agent_listen_port": 0,
+}
+FIND_HEAD_S, CONNECT_S = 120.0, 10.0
+"""Limits on looking for the head and on connecting to the own raylet. In Ray: 40 and 10 s."""
 # Variables of another cluster or of real chips must not reach a simulated one.
 NOT_INHERITED = ("RAY_", "TPU_", "MEGASCALE_", "SLIPWAY_", "JAX_")
 
@@ -101,8 +101,8 @@ def environment(token_path: Path) -> dict[str, str]:
 
 def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> NodeSpec:
     """Returns the driver's node, the head. It has no resources: Ray places nothing else on it."""
-    flags = [*_head_flags(port), "--num-cpus=0"]
-    return _node("head", ip, folder, flags, environment, after=None)
+    parameters = {**_head_parameters(port), "num_cpus": 0}
+    return _node("head", ip, folder, parameters, environment, is_head=True)
 
 
 def driver(
@@ -114,8 +114,8 @@ def driver(
 ) -> NodeSpec:
     """Returns the node of a driver on another machine than the head. It has no resources either."""
     head_ip, port = head_address
-    flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
-    return _node(_name("driver", generation), ip, folder, flags, environment, after=None)
+    parameters = {"gcs_address": f"{head_ip}:{port}", "num_cpus": 0, "num_gpus": 0}
+    return _node(_name("driver", generation), ip, folder, parameters, environment)
 
 
 def host(
@@ -136,37 +136,50 @@ def host(
     """
     resources, more_environment = _hardware(world, process)
     head_ip, port = head_address
-    flags = [
-        *(_head_flags(port) if is_head else [f"--address={head_ip}:{port}"]),
-        "--num-cpus=1",
-        f"--labels={HOST_LABEL}={process}",
-        *resources,
-    ]
-    name = _name(f"host-{process:04d}", generation)
-    after = None if is_head else head_address
-    return _node(name, ip, folder, flags, {**environment, **more_environment}, after)
+    parameters = {
+        **(_head_parameters(port) if is_head else {"gcs_address": f"{head_ip}:{port}"}),
+        "num_cpus": 1,
+        "labels": {HOST_LABEL: str(process)},
+        **resources,
+    }
+    return _node(
+        _name(f"host-{process:04d}", generation),
+        ip,
+        folder,
+        parameters,
+        {**environment, **more_environment},
+        is_head=is_head,
+        after=None if is_head else head_address,
+    )
 
 
 def _name(of: str, generation: int) -> str:
     return of + (f"-{generation}" if generation > 1 else "")
 
 
-def _head_flags(port: int) -> list[str]:
-    flags = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
-    return [*flags, f"--system-config={json.dumps(HEALTH_CHECK)}"]
+def _head_parameters(port: int) -> dict[str, Any]:
+    return {
+        "gcs_server_port": port,
+        "include_dashboard": False,
+        "no_monitor": True,
+        "_system_config": HEALTH_CHECK,
+    }
 
 
-def _hardware(world: World, process: int) -> tuple[list[str], dict[str, str]]:
-    """Returns flags and environment; Ray derives the labels and the head resource from TPU_*."""
+def _hardware(world: World, process: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns parameters and environment.
+
+    Ray derives the labels and the head resource from TPU_*.
+    """
     if world.platform == "cpu":
-        return [], {}
+        return {}, {}
     if world.platform == "gpu":
-        return [f"--num-gpus={world.devices_per_host}"], {}
+        return {"num_gpus": world.devices_per_host}, {}
     name, worker = place(world, process)
     kind = accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )
-    return [f"--resources={json.dumps({'TPU': kind.chips_per_host})}"], {
+    return {"resources": {"TPU": kind.chips_per_host}}, {
         "TPU_NAME": name,
         "TPU_WORKER_ID": str(worker),
         "TPU_ACCELERATOR_TYPE": kind.ray_pod_type or "",
@@ -178,15 +191,18 @@ def _node(
     name: str,
     ip: str,
     folder: Path,
-    flags: list[str],
+    parameters: Mapping[str, Any],
     environment: Mapping[str, str],
-    after: tuple[str, int] | None,
+    *,
+    is_head: bool = False,
+    after: tuple[str, int] | None = None,
 ) -> NodeSpec:
     temporary = folder / name.removeprefix("host-").lstrip("0").rjust(1, "0")
-    own = [f"--node-ip-address={ip}", f"--node-name={name}", f"--temp-dir={temporary}"]
+    own = {"node_ip_address": ip, "node_name": name, "temp_dir": str(temporary)}
     return NodeSpec(
         name=name,
-        flags=[*flags, *own, *COMMON_FLAGS],
+        is_head=is_head,
+        parameters={**COMMON_PARAMETERS, **parameters, **own},
         folder=str(temporary),
         environment=dict(environment),
         log=str(folder / f"{name}.log"),

@@ -4,15 +4,38 @@ Each function imports what it returns, so that this module is light.
 tests/architecture/test_private.py fails when one of them disappears.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def import_node() -> None:
+    """Imports what `start_node` needs, for all forks of this process."""
+    from ray._common.usage import usage_lib  # noqa: F401
+    from ray._private import node, parameter  # noqa: F401
+
+
+def start_node(parameters: Mapping[str, Any], *, is_head: bool) -> Any:
+    """Starts the processes of a node, as `ray start` does, and returns it when it is up.
+
+    `parameters`: of Ray's `RayParams`. The processes end with this one, whatever ends it.
+    """
+    from ray._private.parameter import RayParams
+
+    return node_class()(RayParams(**parameters), head=is_head)
+
+
 def services() -> Any:
-    """The module by which `ray start` finds and starts processes."""
+    """The module by which a node finds and starts processes."""
     from ray._private import services
 
     return services
+
+
+def utils() -> Any:
+    """The module that looks for what a dashboard needs."""
+    from ray._private import utils
+
+    return utils
 
 
 def node_class() -> Any:
@@ -24,9 +47,9 @@ def node_class() -> Any:
 
 def modules_that_retry() -> list[Any]:
     """The modules in which a starting node sleeps before it looks for its head again."""
-    from ray._private import node, utils
+    from ray._private import node
 
-    return [node, utils]
+    return [node, utils()]
 
 
 def worker() -> Any:

@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 
 from launcher.host.process_tree import ProcessTree
-from launcher.providers.ray.node_group import Nodes, NodeSpec
+from launcher.providers.ray.node import NodeSpec
+from launcher.providers.ray.node_group import Nodes
 from tests.support.processes import wait_until
 
 

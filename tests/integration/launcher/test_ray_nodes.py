@@ -6,23 +6,23 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from launcher.providers.ray.node_group import NodeSpec
+from launcher.providers.ray.node import NodeSpec
 
 AT_ONCE, NODES, FAILS = 2, 6, 1
 START = f"""
 import sys, time
-from ray.scripts import scripts
-from launcher.providers.ray import node_starter
+from launcher.providers.ray import node_process, node_starter
+from launcher.providers.ray.node import NODE_IS_UP
 
-def node():
+def run_node(node):
     print(time.monotonic(), flush=True)
     time.sleep(0.3)
-    if sys.argv[-1] == "{FAILS}":
+    if node.name == "node-{FAILS}":
         sys.exit(1)
-    print("Ray runtime started.", time.monotonic(), flush=True)
+    print(NODE_IS_UP, time.monotonic(), flush=True)
     time.sleep(2.0)
 
-scripts.main = node
+node_process.run_node = run_node
 node_starter.AT_ONCE = {AT_ONCE}
 node_starter.main()
 """
@@ -34,7 +34,8 @@ def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Pa
     nodes = [
         NodeSpec(
             name=f"node-{number}",
-            flags=[str(number)],
+            is_head=False,
+            parameters={},
             folder=str(tmp_path),
             environment={},
             log=str(log),

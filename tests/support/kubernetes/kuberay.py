@@ -13,7 +13,8 @@ from pathlib import Path
 from launcher.cluster.schema import Cluster as ClusterFile
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.node_group import Nodes, NodeSpec, is_up
+from launcher.providers.ray.node import NodeSpec, is_up
+from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port
 from tests.support.assert_no_leftovers import Traces
 from tests.support.kubernetes.server import Cluster, Object
