@@ -25,6 +25,7 @@ from trainer.analysis.explicit.findings import (
 )
 from trainer.analysis.explicit.layouts import Asked, ExplicitMesh, Layout, Values, of_spec
 from trainer.analysis.explicit.lookahead import CALLS, constraints_ahead, open_jaxpr
+from trainer.analysis.explicit.stages import is_of_stages, run_on_stages
 
 Call = Callable[[Any, Values, Asked], list[Any]]
 """Runs a jaxpr on values, given the layouts that later constraints request of its results."""
@@ -130,13 +131,18 @@ def _shard_map(
     asked: Asked,
     note: EquationNote,
 ) -> list[Any]:
-    """Lays out operands and results by the specs of a shard_map; does not check its body."""
+    """Lays out operands and results by the specs of a shard_map.
+
+    Does not check its body, unless the shard_map is over pipeline stages.
+    """
 
     def layouts(specs: Any, variables: Any) -> list[Layout]:
         pairs = zip(specs, variables, strict=True)
         return [of_spec(spec, len(v.aval.shape), mesh.sizes) for spec, v in pairs]
 
     primitive, params = equation.primitive, equation.params
+    if is_of_stages(params):
+        return run_on_stages(params, lambda f, x: call(f, x, [None] * len(f.out_avals)), operands)
     placed = mesh.reshard_all(operands, layouts(params["in_specs"], equation.invars))
     bind = partial(primitive.bind, **primitive.get_bind_params(params))
     return mesh.automatic(bind, placed, layouts(params["out_specs"], equation.outvars))

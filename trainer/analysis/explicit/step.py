@@ -20,7 +20,6 @@ from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.protocol.reports import ShardingReport
 from trainer.data.packing import Batch
 from trainer.model import network_of
-from trainer.model.pipeline_stages import stages_in_a_dim
 from trainer.step.distillation import Teacher
 from trainer.step.micro_batch import micro_batch_loss
 
@@ -66,8 +65,7 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
     """Checks loss and gradient of all micro-batches of a step.
 
     Products in 8 bits are checked as those in the compute dtype, which lie the same way: their
-    gradient is not that of the operations which they consist of. Stages are checked as a dim, along
-    which their arrays lie the same way.
+    gradient is not that of the operations which they consist of.
     """
     if isinstance(job.model, Model) and job.model.precision:
         wide = job.model.model_copy(update={"precision": None})
@@ -96,8 +94,7 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
         return micro_batch_loss(network, {**base, **params}, micro, step, teacher, of_teacher)
 
     arguments = (params, weights, of_teacher, micro, step)
-    with stages_in_a_dim():
-        return check(loss, mesh, *arguments, times=plan.batch.grad_accum_steps)
+    return check(loss, mesh, *arguments, times=plan.batch.grad_accum_steps)
 
 
 def _weights(arrays: Sequence[ArrayPlan], mesh: AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
