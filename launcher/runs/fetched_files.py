@@ -5,11 +5,17 @@ later command acts on (job.yaml, remote.json, run_id, ...) stay as this machine 
 """
 
 import re
-import tarfile
+import sys
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from launcher.core.errors import HostError
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # Python's own has no filters.
+    from backports import tarfile
 
 KNOWN = re.compile(
     r"(events|metrics|samples)\.jsonl(\.\d+)?|events_summary\.json|hosts\.json|sample\.txt|state\.json|plans/\d{4,6}\.json"
@@ -24,10 +30,10 @@ class UnpackError(HostError):
     """An archive cannot be unpacked; the message gives the reason."""
 
 
-def unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Writes the known files of an archive into a folder and nowhere else.
+def unpack(packed: IO[bytes], folder: Path) -> None:
+    """Writes the known files of an archive, a .tar.gz, into a folder and nowhere else.
 
-    Raises UnpackError, OSError.
+    Raises UnpackError.
     """
     entries = size = 0
 
@@ -41,8 +47,9 @@ def unpack(archive: tarfile.TarFile, folder: Path) -> None:
         return tarfile.data_filter(entry, path) if is_known(entry) else None
 
     try:
-        archive.extractall(folder, filter=known)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+        with tarfile.open(fileobj=packed, mode="r|gz") as archive:
+            archive.extractall(folder, filter=known)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise UnpackError(str(error) or type(error).__name__) from None
 
 

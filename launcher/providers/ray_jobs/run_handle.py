@@ -232,10 +232,8 @@ class Following:
     def unpack(self, folder: Path) -> None:
         """Writes the known files of the run's folder into a folder. Raises HostError."""
         try:
-            packed = io.BytesIO(base64.b64decode(self._packed, validate=True))
-            with tarfile.open(fileobj=packed, mode="r:gz") as archive:
-                unpack(archive, folder)
-        except (UnpackError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+            unpack(io.BytesIO(base64.b64decode(self._packed, validate=True)), folder)
+        except (UnpackError, ValueError) as error:
             raise HostError(
                 f"the job {self._id} on {self._api.address} has ended without returning the "
                 f"run's folder: {error}"

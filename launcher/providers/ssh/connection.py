@@ -7,7 +7,6 @@ configured them; errors name what is missing and the remedy.
 import os
 import select
 import subprocess
-import tarfile
 import threading
 import time
 from collections import deque
@@ -167,9 +166,9 @@ class Connection:
         limit = threading.Timer(timeout_s, self._process.kill)
         limit.start()
         try:
-            with tarfile.open(fileobj=self._process.stdout, mode="r|gz") as archive:
-                unpack(archive, folder)
-        except (UnpackError, tarfile.TarError, EOFError, OSError) as error:
+            assert self._process.stdout
+            unpack(self._process.stdout, folder)
+        except UnpackError as error:
             self._process.kill()
             raise SshError(f"its files cannot be fetched: {error}") from None
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AxisType, PartitionSpec
 
 from trainer.analysis.explicit.layouts import Values
@@ -25,6 +26,7 @@ def is_of_stages(shard_map: Any) -> bool:
 def run_on_stages(shard_map: Any, run: Run, values: Values) -> list[Any]:
     """Runs the function of a `shard_map` over stages, with a dim for the stage."""
     mesh = shard_map["mesh"]
+    of_jaxpr = jaxpr_as_fun(ClosedJaxpr(shard_map["jaxpr"], ()))
     arguments, results = _dims(shard_map["in_specs"]), _dims(shard_map["out_specs"])
 
     def split(*values: Any) -> list[Any]:
@@ -34,7 +36,7 @@ def run_on_stages(shard_map: Any, run: Run, values: Values) -> list[Any]:
         ]
 
     def of_stage(*values: Any) -> tuple[Any, ...]:
-        return tuple(jax.core.eval_jaxpr(shard_map["jaxpr"], (), *values))
+        return tuple(of_jaxpr(*values))
 
     def joined(*values: Any) -> list[Any]:
         return [
