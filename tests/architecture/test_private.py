@@ -37,8 +37,6 @@ def test_ray_starts_nodes_by_services_get_node() -> None:
         ("services", "start_api_server"),
         ("utils", "get_dashboard_dependency_error"),
         ("node_class", "start_ray_client_server"),
-        ("node_class", "dead_processes"),
-        ("node_class", "kill_all_processes"),
     ],
 )
 def test_ray_has_the_private_symbol(module: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The process that holds a Ray node: starts the node's own processes, and ends with any of them.
+"""The process that holds a Ray node: starts the node's raylet and GCS, and ends with them.
 
 It does what `ray start --block` does, without the rest of Ray's command line: importing that takes
 as long as importing Ray.
@@ -6,8 +6,10 @@ as long as importing Ray.
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -19,7 +21,9 @@ from launcher.providers.ray.node import NODE_IS_UP, RETRY_S, NodeSpec
 
 REGISTER_TIMEOUT_S = 120.0
 """Limit for a raylet, whose agents are up first: Ray's 30 s are too short on a busy machine."""
-POLL_INTERVAL_S = 0.2
+NEEDED = ("gcs_server", "raylet")
+"""Names of the processes with which a node ends. `ray start --block` would wait on after an orderly
+exit, as on SIGTERM."""
 IDLE_AGENT = str(Path(__file__).with_name("idle_agent.py"))
 PORTS_OF_AGENTS = {
     "--dashboard_agent_command": (
@@ -41,10 +45,6 @@ def become_node(node: NodeSpec) -> NoReturn:
         os.dup2(output, 2)
         os.environ.clear()
         os.environ.update(node.environment)
-        _retry_soon()
-        _await_raylet()
-        if not node.has_agents:
-            _leave_out_services()
         run_node(node)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
@@ -57,14 +57,35 @@ def become_node(node: NodeSpec) -> NoReturn:
 
 
 def run_node(node: NodeSpec) -> None:
-    """Starts the node's processes. When one of them has ended, kills the others and returns."""
-    ray_node = private.start_node(node.parameters, is_head=node.is_head)
+    """Starts the node's processes, and waits until this process is ended."""
+    _end_with_processes()
+    _retry_soon()
+    _await_raylet()
+    if not node.has_agents:
+        _leave_out_services()
+    private.start_node(node.parameters, is_head=node.is_head)
     print(NODE_IS_UP, flush=True)
-    while not (ended := ray_node.dead_processes()):
-        time.sleep(POLL_INTERVAL_S)
-    for name, process in ended:
-        print(f"{name} ended with status {process.returncode}", flush=True)
-    ray_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    while True:
+        signal.pause()
+
+
+def _end_with_processes() -> None:
+    """Ends this process when a process ends that the node needs; the kernel kills the others."""
+    services = private.services()
+    start_process = services.start_ray_process
+
+    def start(command: list[str], kind: str, *args: Any, **options: Any) -> Any:
+        info = start_process(command, kind, *args, **options)
+        if kind in NEEDED:
+            threading.Thread(target=_end_after, args=(kind, info.process), daemon=True).start()
+        return info
+
+    services.start_ray_process = start
+
+
+def _end_after(kind: str, process: subprocess.Popen[bytes]) -> None:
+    print(f"{kind} has ended with status {process.wait()}", flush=True)
+    os._exit(1)
 
 
 def _retry_soon() -> None:

@@ -14,14 +14,14 @@ def import_node() -> None:
     from ray._private import node, parameter  # noqa: F401
 
 
-def start_node(parameters: Mapping[str, Any], *, is_head: bool) -> Any:
-    """Starts the processes of a node, as `ray start` does, and returns it when it is up.
+def start_node(parameters: Mapping[str, Any], *, is_head: bool) -> None:
+    """Starts the processes of a node, as `ray start` does, and waits until it is up.
 
     `parameters`: of Ray's `RayParams`. The processes end with this one, whatever ends it.
     """
     from ray._private.parameter import RayParams
 
-    return node_class()(RayParams(**parameters), head=is_head)
+    node_class()(RayParams(**parameters), head=is_head)
 
 
 def services() -> Any:
