@@ -1,6 +1,7 @@
 """The `launch` command. `python -m launcher` is the same."""
 
 import signal
+from functools import partial
 
 
 def main() -> None:
@@ -13,9 +14,10 @@ def main() -> None:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from launcher.cli.app import app
+    from launcher.core.quick_exit import run_and_exit
 
     signal.signal(signal.SIGINT, handler)
-    app(prog_name="launch")
+    run_and_exit(partial(app, prog_name="launch"))
 
 
 if __name__ == "__main__":

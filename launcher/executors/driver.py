@@ -21,6 +21,7 @@ from launcher.core.errors import InternalError, SlipwayError, error_of
 from launcher.core.exit_codes import OK, print_error
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.core.output import unfailing_output
+from launcher.core.quick_exit import run_and_exit
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from launcher.runs.folder import RunFolderError
@@ -142,4 +143,4 @@ def _drive(order: DriverOrder, run: RunDir) -> int:
 if __name__ == "__main__":
     from launcher.executors import driver  # the class that was pickled is the module's
 
-    sys.exit(driver.main())
+    run_and_exit(driver.main)
