@@ -33,6 +33,7 @@ def test_ray_starts_nodes_by_services_get_node() -> None:
         ("state", "actors"),
         ("state", "state"),
         ("services", "get_node"),
+        ("services", "resolve_ip_for_localhost"),
         ("services", "start_ray_process"),
         ("services", "start_api_server"),
         ("utils", "get_dashboard_dependency_error"),

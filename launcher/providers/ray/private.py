@@ -21,7 +21,9 @@ def start_node(parameters: Mapping[str, Any], *, is_head: bool) -> None:
     """
     from ray._private.parameter import RayParams
 
-    node_class()(RayParams(**parameters), head=is_head)
+    # A driver does not look for its node at 127.0.0.1 either.
+    ip = services().resolve_ip_for_localhost(parameters["node_ip_address"])
+    node_class()(RayParams(**{**parameters, "node_ip_address": ip}), head=is_head)
 
 
 def services() -> Any:
