@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support.assert_no_leftovers import Traces
-from tests.support.fault_injection import sabotage, sabotage_copy
+from tests.support.fault_injection import hold_after_copies, sabotage_copy
 from tests.support.fault_matrix import JOB, assert_finished
 from tests.support.launches import Launch, Launcher
-from tests.support.processes import wait_until
 from tests.support.programs import agent_of, node_of, slots, trainer_of
 
 pytestmark = pytest.mark.faults
 
 STORED, IN_MEMORY = 30, 45
-"""The newest step in storage and in memory while the run waits at step 46."""
+"""The newest step in storage and in memory while the run waits before step 50."""
 HOSTS = "hosts: 2"
 WORDS = (
     "checkpoint.in_memory_every_steps=5", "mesh.data=1", "mesh.fsdp=-1", "deadlines.step_s=300",
@@ -28,7 +27,7 @@ WORDS = (
 
 @pytest.fixture
 def flag(tmp_path: Path) -> Path:
-    """While this file does not exist, no attempt gets beyond step 46."""
+    """While this file does not exist, no attempt gets to step 50."""
     return tmp_path / "flag"
 
 
@@ -36,16 +35,14 @@ def flag(tmp_path: Path) -> Path:
 def run(
     launch: Launcher, traces: Traces, tmp_path: Path, flag: Path, request: pytest.FixtureRequest
 ) -> Launch:
-    """A run that waits at step 46, on two hosts. The parameter: `hosts`, or more of the file."""
-    wait = f"while not os.path.exists({str(flag)!r}): time.sleep(0.05)"
-    provider = sabotage(tmp_path, f"step == 47 and exec({wait!r})")
+    """A run of two hosts that waits before step 50. The parameter: `hosts`, or more of the file."""
+    provider, settled = hold_after_copies(tmp_path, IN_MEMORY, flag)
     (launch.folder / "job.yaml").write_text(JOB)
     cluster = launch.cluster_file("faulty-cluster", provider)
     cluster.write_text(cluster.read_text().replace("hosts: 2", getattr(request, "param", HOSTS)))
     run = launch.on(cluster, "faulty", WORDS)
     run.wait_for_event("checkpoint_saved", step=STORED)
-    run.wait_for_event("step", step=IN_MEMORY)
-    wait_until(lambda: all(len(slots(agent_of(traces, host), "copy")) == 2 for host in (0, 1)))
+    run.wait_for(lambda: all(path.exists() for path in settled))
     return run
 
 
@@ -71,7 +68,7 @@ def test_own_memory_is_read_then_the_copy_then_storage(
     assert restored(run) == (IN_MEMORY, "memory")
     run.wait_for_event("step", attempt=2)
     flip_bits(agent_of(traces, 1), "own")
-    os.kill(trainer_of(traces, 0), signal.SIGKILL)
+    os.kill(trainer_of(traces, 0), signal.SIGABRT)  # three equal ends would be deterministic
     assert restored(run, attempt=3) == (IN_MEMORY, "neighbor")
     run.wait_for_event("step", attempt=3)
     flip_bits(agent_of(traces, 0), "copy")

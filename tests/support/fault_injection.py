@@ -1,5 +1,6 @@
 """Faults inside of a trainer: code that one host's Python runs when it has imported a module."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 HOOK = """\
@@ -90,9 +91,14 @@ COPIES = """\
 def change(module):
     import socket
     store = module.HostMemory.store
+    host, step, copied = {code}
     def sabotaged(self, path, size, kept, content):
-        if content.stamp.step != {code} or not once():
+        if content.stamp.step != step:
             return store(self, path, size, kept, content)
+        if os.environ["SLIPWAY_PROCESS_ID"] != host or not once():
+            store(self, path, size, kept, content)
+            once("copied")
+            return
         request = module.StoreRequest(
             token=self.address.token, attempt=content.stamp.attempt, size=size, kept=kept,
             content=content,
@@ -101,9 +107,23 @@ def change(module):
         sent.sendall(module.encode(request))
         with open(path, "rb") as file:
             sent.sendall(file.read(size // 2))
+        while not os.path.exists(copied):
+            time.sleep(0.01)
         once("half")
         time.sleep(1000)
     module.HostMemory.store = sabotaged
+"""
+SETTLED = """\
+def change(module):
+    settle = module.MemorySaver.settle
+    step, settled, flag = {code}
+    def sabotaged(self):
+        settle(self)
+        if self._kept and self._kept.step == step:
+            os.makedirs(settled + os.environ["SLIPWAY_PROCESS_ID"], exist_ok=True)
+            while not os.path.exists(flag):
+                time.sleep(0.05)
+    module.MemorySaver.settle = sabotaged
 """
 GRADIENTS = """\
 NUMBERS = 1 << 12
@@ -244,12 +264,23 @@ def sabotage_commits(folder: Path, code: str) -> str:
 
 
 def sabotage_copy(folder: Path, host: int, step: int) -> tuple[str, Path]:
-    """Returns a provider's option: a host never ends its copy of a step to its neighbor's memory.
+    """Returns a provider's option: one of two hosts never ends its copy of a step to the other.
 
-    The path exists when half of the bytes are sent.
+    The path exists when half of its bytes are sent, and the copy of the other host is complete.
     """
-    path = hook(folder, "trainer.checkpoint.memory_client", COPIES, str(step))
-    return _on_host(host, path), folder / "once-half"
+    code = repr((str(host), step, str(folder / "once-copied")))
+    path = hook(folder, "trainer.checkpoint.memory_client", COPIES, code)
+    return _on_hosts((0, 1), path), folder / "once-half"
+
+
+def hold_after_copies(folder: Path, step: int, flag: Path) -> tuple[str, list[Path]]:
+    """Returns a provider's option: two hosts wait for `flag` once a step is in memory.
+
+    A path of each host exists when it waits. Its in-memory checkpoint and the copy are complete.
+    """
+    code = repr((step, str(folder / "settled-"), str(flag)))
+    path = hook(folder, "trainer.checkpoint.memory_saver", SETTLED, code)
+    return _on_hosts((0, 1), path), [folder / f"settled-{host}" for host in (0, 1)]
 
 
 def sabotage_lines(folder: Path, code: str) -> str:
@@ -311,4 +342,9 @@ def hook(folder: Path, module: str, change: str, code: str) -> Path:
 
 
 def _on_host(host: int, path: Path) -> str:
-    return f", host_env: {{{host}: {{PYTHONPATH: {path}}}}}"
+    return _on_hosts((host,), path)
+
+
+def _on_hosts(hosts: Iterable[int], path: Path) -> str:
+    each = ", ".join(f"{host}: {{PYTHONPATH: {path}}}" for host in hosts)
+    return f", host_env: {{{each}}}"
