@@ -52,8 +52,8 @@ def allocator_environment(world: World) -> dict[str, str]:
     if not world.on_cpu:
         return {}
     # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page faults.
-    own = os.environ.get(GLIBC_TUNABLES)
-    return {GLIBC_TUNABLES: ":".join(filter(None, [HUGE_PAGES, own]))}
+    own = [one for one in os.environ.get(GLIBC_TUNABLES, "").split(":") if one]
+    return {GLIBC_TUNABLES: ":".join(own if HUGE_PAGES in own else [HUGE_PAGES, *own])}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,11 @@ def test_settings_of_the_user_follow_and_thus_count(monkeypatch: pytest.MonkeyPa
     assert allocator_environment(cpu_world(2, 4)) == {GLIBC_TUNABLES: expected}
 
 
+def test_huge_pages_of_the_user_are_not_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GLIBC_TUNABLES, HUGE_PAGES)
+    assert allocator_environment(cpu_world(2, 4)) == {GLIBC_TUNABLES: HUGE_PAGES}
+
+
 def test_hosts_with_chips_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GLIBC_TUNABLES, "glibc.malloc.hugetlb=2")
     world = tpu_world("v5e-16", (4, 4), (2, 2)).model_copy(update={"simulated": False})
