@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.assert_no_leftovers import Traces
-from tests.support.fault_injection import sabotage
+from tests.support.fault_injection import hold_after_copies
 from tests.support.fault_matrix import JOB, curve_of, ends
 from tests.support.launches import Launcher
-from tests.support.processes import wait_until
-from tests.support.programs import agents_of, node_of, slots, trainer_of
+from tests.support.programs import agents_of, node_of, trainer_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.full]
 
 IN_MEMORY = 10
-"""The newest step in memory while the run waits at step 11; there is none in storage."""
+"""The newest step in memory while the run waits before step 15; there is none in storage."""
 WORDS = ("steps=20", "eval=null", "checkpoint.in_memory_every_steps=5", "mesh.data=1",
          "mesh.fsdp=-1", "deadlines.step_s=300", "retries.standby_after_s=0")  # fmt: skip
 TWO_DEVICES = "devices_per_host: 2"
@@ -32,15 +31,12 @@ def test_losing_a_process_or_its_host_keeps_losses_of_one_process_per_host(
     assert unbroken.wait() == 0, unbroken.output
 
     flag = tmp_path / "flag"
-    wait = f"while not os.path.exists({str(flag)!r}): time.sleep(0.05)"
-    provider = sabotage(tmp_path, f"step == {IN_MEMORY + 2} and exec({wait!r})")
+    provider, settled = hold_after_copies(tmp_path, IN_MEMORY, flag, processes=4)
     many = launch.cluster_file("many", provider, "processes_per_host: 2")
     many.write_text(many.read_text().replace("devices_per_host: 1", TWO_DEVICES))
     run = launch.on(many, "many", WORDS)
-    run.wait_for_event("step", step=IN_MEMORY)
-    agents = [agent for host in (0, 1) for agent in agents_of(traces, host)]
-    assert len(agents) == 4
-    wait_until(lambda: all(len(slots(agent, "copy")) == 2 for agent in agents))
+    run.wait_for(lambda: all(path.exists() for path in settled))
+    assert [len(agents_of(traces, host)) for host in (0, 1)] == [2, 2]
 
     os.kill(trainer_of(traces, 3), signal.SIGKILL)
     assert run.wait_for_event("restored", attempt=2).items() >= {

@@ -273,14 +273,16 @@ def sabotage_copy(folder: Path, host: int, step: int) -> tuple[str, Path]:
     return _on_hosts((0, 1), path), folder / "once-half"
 
 
-def hold_after_copies(folder: Path, step: int, flag: Path) -> tuple[str, list[Path]]:
-    """Returns a provider's option: two hosts wait for `flag` once a step is in memory.
+def hold_after_copies(
+    folder: Path, step: int, flag: Path, processes: int = 2
+) -> tuple[str, list[Path]]:
+    """Returns a provider's option: two hosts wait for `flag` once a step is in their memory.
 
-    A path of each host exists when it waits. Its in-memory checkpoint and the copy are complete.
+    A path of each process exists when it waits. Its shards and their copy are complete.
     """
     code = repr((step, str(folder / "settled-"), str(flag)))
     path = hook(folder, "trainer.checkpoint.memory_saver", SETTLED, code)
-    return _on_hosts((0, 1), path), [folder / f"settled-{host}" for host in (0, 1)]
+    return _on_hosts((0, 1), path), [folder / f"settled-{one}" for one in range(processes)]
 
 
 def sabotage_lines(folder: Path, code: str) -> str:
