@@ -38,22 +38,29 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 GLIBC_TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
+OPENBLAS_THREAD_TIMEOUT, SHORT_WAIT = "OPENBLAS_THREAD_TIMEOUT", "20"
+"""For 2**20 cycles, threads of NumPy's OpenBLAS wait actively before they sleep; by default 2**28.
+At its import, NumPy starts one for every core: https://github.com/numpy/numpy/issues/29193."""
 NOTHING_TO_SAVE_S = 2.0
 FAILURE_GRACE_S = 0.2
 """Most trainers are stuck then, in a step that lacks a process, and cannot react. What they were
 saving cannot be committed without it."""
 
 
-def allocator_environment(world: World) -> dict[str, str]:
-    """Returns the variables of the trainer's memory allocator.
+def library_environment(world: World) -> dict[str, str]:
+    """Returns the variables of the C libraries that trainers load.
 
-    The launching user's own settings follow: for glibc, the last one of a name counts.
+    Settings of the launching user count: for glibc they follow, and the last one of a name counts.
     """
-    if not world.on_cpu:
-        return {}
-    # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page faults.
-    own = [one for one in os.environ.get(GLIBC_TUNABLES, "").split(":") if one]
-    return {GLIBC_TUNABLES: ":".join(own if HUGE_PAGES in own else [HUGE_PAGES, *own])}
+    variables = {
+        OPENBLAS_THREAD_TIMEOUT: os.environ.get(OPENBLAS_THREAD_TIMEOUT, SHORT_WAIT),
+    }
+    if world.on_cpu:
+        # XLA allocates its buffers with malloc in every step. Huge pages avoid most page faults.
+        own = [one for one in os.environ.get(GLIBC_TUNABLES, "").split(":") if one]
+        tunables = own if HUGE_PAGES in own else [HUGE_PAGES, *own]
+        variables[GLIBC_TUNABLES] = ":".join(tunables)
+    return variables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +90,7 @@ class TrainingLaunch(LaunchSpec):
         memory = {HOST_MEMORY_BYTES: str(size)} if size else {}
         return {
             **super().environment(process),
-            **allocator_environment(self.plan.world),
+            **library_environment(self.plan.world),
             **memory,
         }
 

@@ -17,7 +17,7 @@ from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
 from launcher.host import standby_pool
 from launcher.host.process_tree import ProcessTree, ReaperError
-from launcher.planning.planner import allocator_environment
+from launcher.planning.planner import library_environment
 from launcher.planning.spec import LaunchSpec, backend_environment, user_xla_flags
 from launcher.providers.base import HostProvider
 from launcher.providers.local import memory, warm
@@ -152,7 +152,7 @@ def start_standby_pool(hosts: OwnedCluster, world: World, settings: Local) -> bo
         {
             **environment,
             **backend_environment(world, user_xla_flags()),
-            **allocator_environment(world),
+            **library_environment(world),
         },
         hosts.folder / "standby-pool.log",
     )
