@@ -1,8 +1,9 @@
-"""Compiler options of the training step: libtpu flags. trainer/step/gpu_options.py has XLA:GPU's.
+"""Compiler options of the training step: libtpu flags, and those of XLA:CPU.
 
-They make the compiler gather weights during the products before them, and scatter gradients during
-the products after them. The options depend on the TPU generation.
+Those of libtpu make the compiler gather weights during the products before them, and scatter
+gradients during the products after them. They depend on the TPU generation.
 `tests/integration/trainer/test_overlap.py` checks them with the compiler of each.
+trainer/step/gpu_options.py has the options of XLA:GPU.
 """
 
 import os
@@ -53,6 +54,10 @@ KINDS = {
     "TPU v6 lite": WITH_SPARSE_CORES,
 }
 """Options by device kind."""
+ON_CPU = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""Without products by YNNPACK, which builds and simplifies a graph for each one when it first runs.
+With it, the first step of the quickstart takes 1.2 to 1.6 s instead of 0.55 to 0.65 s, and the
+others take as long (`step_time_s` in metrics.jsonl, two devices on two cores)."""
 DETECTOR = {
     "xla_tpu_enable_sdc_checker": "true",
     "xla_tpu_sdc_check_repeat_count": "1",
@@ -79,8 +84,8 @@ def of_step(mesh: Mesh) -> dict[str, str]:
     device = mesh.devices.flat[0]
     if device.platform == "gpu":
         return gpu_options.of_step(mesh.size, os.environ.get(XLA_FLAGS, ""))
-    if device.platform != "tpu":
-        return {}
+    if device.platform == "cpu":
+        return ON_CPU
     return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
 
 

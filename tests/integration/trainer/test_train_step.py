@@ -49,6 +49,13 @@ def test_twenty_steps_compile_once():
     assert len(compiled) == 1
 
 
+def test_the_step_on_cpu_devices_has_no_products_of_ynnpack():
+    made = bench(job_of())
+    product = jax.jit(jnp.dot).lower(jnp.ones((64, 64)), jnp.ones((64, 64)))
+    assert "__ynn_fusion" in product.compile().as_text()
+    assert "__ynn_fusion" not in made.program.compiled_step(made.batch(1)).as_text()
+
+
 def test_uneven_micro_batches_make_the_step_of_one_batch():
     whole, parts = (
         bench(job_of(data={"global_batch": 8, "grad_accum_steps": count})) for count in (1, 4)
