@@ -39,8 +39,8 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 GLIBC_TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 OPENBLAS_THREAD_TIMEOUT, SHORT_WAIT = "OPENBLAS_THREAD_TIMEOUT", "20"
-"""For 2**20 cycles, threads of NumPy's OpenBLAS wait actively before they sleep; by default 2**28.
-At its import, NumPy starts one for every core: https://github.com/numpy/numpy/issues/29193."""
+"""An idle thread of NumPy's OpenBLAS spins for 2**20 cycles before it sleeps, not for 2**28. NumPy
+starts one for every core when it is imported: https://github.com/numpy/numpy/issues/29193."""
 NOTHING_TO_SAVE_S = 2.0
 FAILURE_GRACE_S = 0.2
 """Most trainers are stuck then, in a step that lacks a process, and cannot react. What they were
@@ -50,7 +50,7 @@ saving cannot be committed without it."""
 def library_environment(world: World) -> dict[str, str]:
     """Returns the variables of the C libraries that trainers load.
 
-    Settings of the launching user count: for glibc they follow, and the last one of a name counts.
+    The launching user's settings take precedence: glibc's follow ours, and it uses the last one.
     """
     variables = {
         OPENBLAS_THREAD_TIMEOUT: os.environ.get(OPENBLAS_THREAD_TIMEOUT, SHORT_WAIT),

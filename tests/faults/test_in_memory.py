@@ -68,7 +68,7 @@ def test_own_memory_is_read_then_the_copy_then_storage(
     assert restored(run) == (IN_MEMORY, "memory")
     run.wait_for_event("step", attempt=2)
     flip_bits(agent_of(traces, 1), "own")
-    os.kill(trainer_of(traces, 0), signal.SIGABRT)  # three equal ends would be deterministic
+    os.kill(trainer_of(traces, 0), signal.SIGABRT)  # a third SIGKILL at this step would be final
     assert restored(run, attempt=3) == (IN_MEMORY, "neighbor")
     run.wait_for_event("step", attempt=3)
     flip_bits(agent_of(traces, 0), "copy")

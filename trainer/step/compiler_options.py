@@ -55,7 +55,7 @@ KINDS = {
 }
 """Options by device kind."""
 ON_CPU = {"xla_cpu_experimental_ynn_fusion_type": ""}
-"""Without products by YNNPACK, which builds and simplifies a graph for each one when it first runs.
+"""No YNNPACK: it builds and simplifies a graph for each product when that first runs.
 With it, the first step of the quickstart takes 1.2 to 1.6 s instead of 0.55 to 0.65 s, and the
 others take as long (`step_time_s` in metrics.jsonl, two devices on two cores)."""
 DETECTOR = {
