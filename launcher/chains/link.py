@@ -19,6 +19,8 @@ from trainer.contract.config.command import load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.errors import Problem
+from trainer.contract.hugging_face.config import check, is_hugging_face
+from trainer.contract.storage.paths import is_url, to_path
 
 L = TypeVar("L", bound=LaunchSpec)
 Problems = Callable[[str, str], Problem]
@@ -47,13 +49,14 @@ def link(launch: L, problem: Problems, upcoming: Collection[str] = ()) -> L:
 
     The reference stays as long as its run is in `after` and has not finished. `problem` returns
     the problem of a key with its place. Raises ConfigError for runs and checkpoints that do not
-    exist.
+    exist, and for a Hugging Face folder of another model.
     """
     problems = [problem(AFTER, message) for message in _after_problems(launch, upcoming)]
     try:
         linked = resolve(launch, upcoming)
     except SlipwayError as error:
         raise ConfigError([*problems, problem(INIT_FROM, str(error))]) from None
+    problems += [problem(INIT_FROM, message) for message in _differences(linked.job)]
     if problems:
         raise ConfigError(problems)
     return linked
@@ -72,6 +75,22 @@ def resolve(launch: L, upcoming: Collection[str] = ()) -> L:
     folder = str(find_source(ref, runs).folder)
     checkpoint = launch.job.checkpoint.model_copy(update={"init_from": folder})
     return replace(launch, job=launch.job.model_copy(update={"checkpoint": checkpoint}))
+
+
+def _differences(job: BaseJob) -> list[str]:
+    """Returns the keys in which a Hugging Face folder in `init_from` differs from the job.
+
+    A folder that this machine does not see is not compared: the trainer does that.
+    """
+    source = job.checkpoint and job.checkpoint.init_from if isinstance(job, Job) else None
+    if source is None or is_url(source) or not is_hugging_face(folder := Path(to_path(source))):
+        return []
+    assert isinstance(job, Job)
+    try:
+        check(folder, job)
+    except ConfigError as error:
+        return error.lines
+    return []
 
 
 def source_of(job: BaseJob) -> CheckpointRef | None:

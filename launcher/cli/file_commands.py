@@ -31,16 +31,26 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="the file to write")] = Path(
         "job.yaml"
     ),
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="begin with the model in this Hugging Face folder: its weights and its tokenizer",
+        ),
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Write a commented job file that runs as it is.
 
     launch init my-job.yaml
+
+    launch init tuned.yaml --from models/qwen3-0.6b
     """
     from launcher.commands.init import write_job
     from launcher.core.json_output import print_json
 
-    written = write_job(path)
+    written = write_job(path, weights)
     if output is Output.json:
         print_json(written)
     else:

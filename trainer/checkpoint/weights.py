@@ -22,6 +22,7 @@ from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
+from trainer.contract.hugging_face.config import is_hugging_face
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
@@ -70,7 +71,7 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
 
 
 def teacher(source: str, program: TrainProgram, known: Base | None = None) -> Initial:
-    """Reads the weights of a program's teacher from a run, its checkpoints or one checkpoint.
+    """Reads the weights of a program's teacher, from the same places as `initial`.
 
     Raises what `initial` raises.
     """
@@ -171,7 +172,7 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
 
     Raises ConfigError for another model than the job's, BrokenError when there is none.
     """
-    if hugging_face.is_hugging_face(Path(path)):
+    if is_hugging_face(Path(path)):
         with hugging_face.opened(Path(path), job) as read:
             shapes = {one.name: one.shape for one in parameters(job.decoder, vocab_size(job))}
             yield Source(str(path), None, read, shapes, {})

@@ -7,6 +7,6 @@ FOLDER/tokenizer.json, tokenizer_config.json
 """
 
 from trainer.hugging_face.exporter import export, source_of
-from trainer.hugging_face.importer import Read, is_hugging_face, opened
+from trainer.hugging_face.importer import Read, opened
 
-__all__ = ["Read", "export", "is_hugging_face", "opened", "source_of"]
+__all__ = ["Read", "export", "opened", "source_of"]

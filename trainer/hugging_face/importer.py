@@ -11,8 +11,8 @@ from jax.sharding import Sharding
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.hugging_face import config
 from trainer.contract.storage.tokenizer_info import vocab_size
-from trainer.hugging_face import config
 from trainer.hugging_face.safetensors import FLOATS, Weights
 from trainer.hugging_face.tensor_layout import Box, Layout, layouts
 
@@ -23,11 +23,6 @@ Read = Callable[[str, tuple[int, ...], Sharding], jax.Array]
 
 COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Name suffixes of tensors in old folders that are computed from the config."""
-
-
-def is_hugging_face(path: Path) -> bool:
-    """Returns whether the folder is in the format of Hugging Face: it has a config.json."""
-    return (path / config.CONFIG).is_file()
 
 
 @contextmanager

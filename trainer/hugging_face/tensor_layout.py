@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.contract.config.model import Model
+from trainer.contract.hugging_face.families import family
 from trainer.contract.planning.layer_stacks import layer_stacks
 from trainer.contract.planning.parameter_shapes import STACKED, Parameter, parameters
-from trainer.hugging_face.families import family
-from trainer.hugging_face.tensor_map import TensorMapping
+from trainer.hugging_face.tensor_map import LLAMA, OTHERS, TensorMapping
 
 Box = tuple[slice, ...]
 """A start and a stop for each dim, without steps."""
@@ -131,7 +131,7 @@ def layouts(model: Model, vocab_size: int) -> list[Layout]:
 
     Raises ConfigError when Hugging Face does not support the model.
     """
-    mappings = family(model).mappings
+    mappings = OTHERS.get(family(model).kind, LLAMA)
     first_of = {stack.name: stack.first for stack in layer_stacks(model)}
     return [
         _layout(mappings[one.name], one, first_of.get(one.name.partition(".")[0], 0))

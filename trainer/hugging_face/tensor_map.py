@@ -180,3 +180,10 @@ OLMO2, GPT2 = {**LLAMA, **_norms(POST_NORMS)}, _gpt2()
 """OLMo 2 has norms of outputs only."""
 GPT_OSS, DEEPSEEK = _gpt_oss(), _deepseek()
 GEMMA, GEMMA2 = _gemma({}), _gemma({**POST_NORMS, "mlp_norm": "pre_feedforward_layernorm"})
+
+OTHERS: Mapping[str, TensorMap] = {
+    "qwen3_moe": QWEN3_MOE, "olmo2": OLMO2, "mixtral": MIXTRAL, "gemma": GEMMA, "gemma2": GEMMA2,
+    "gemma3_text": GEMMA2, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
+    "gpt2": GPT2,
+}  # fmt: skip
+"""Mappings of the families whose tensors have other names than Llama's, by `model_type`."""

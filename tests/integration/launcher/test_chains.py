@@ -1,5 +1,6 @@
 """What a job takes from other runs: a checkpoint in `init_from`, and their end in `after`."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.run_folders import make_run
 from tests.support.worlds import tiny_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.hugging_face.config import CONFIG, make
 from trainer.contract.records.checkpoint_metadata import Base
 
 BASE = Base(source="/models/base", step=None, digests={})
@@ -108,6 +110,27 @@ def test_what_does_not_exist_is_explained_before_the_start(
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, *overrides)
     assert all(message in str(caught.value) for message in messages), caught.value
+
+
+def test_weights_of_another_model_are_explained_before_the_start(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    job = plan(tmp_path).job
+    assert isinstance(job, Job)
+    (folder / CONFIG).write_text(json.dumps(make(job, "float32")))
+    override = f"checkpoint.init_from={folder}"
+    assert init_from(plan(tmp_path, override)) == str(folder)
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, override, "model.layers=3", "model.tied_embeddings=false")
+    assert caught.value.lines == [
+        f"override {override}: {folder / CONFIG}: {problem}"
+        for problem in (
+            "num_hidden_layers is 1, but the job's model.layers is 3",
+            "tie_word_embeddings is true, but the job's model.tied_embeddings is false",
+        )
+    ]
 
 
 def test_runs_that_wait_for_each_other_are_a_circle(tmp_path: Path, pretrain: RunDir) -> None:

@@ -1,15 +1,20 @@
 """`launch init`: a job file to begin with."""
 
+import json
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.commands.init import write_job
 from launcher.core.errors import UsageError
 from tests.support.cli import launch
+from tests.support.jobs import job_of
 from trainer.contract.config.command import load_job
 from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
+from trainer.contract.hugging_face.config import make
 
 
 def test_the_written_file_is_a_job_that_is_planned_as_it_is(tmp_path: Path) -> None:
@@ -21,6 +26,59 @@ def test_the_written_file_is_a_job_that_is_planned_as_it_is(tmp_path: Path) -> N
     planned = launch(tmp_path, "plan", "job.yaml")
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.startswith("job on local: ")
+
+
+def hugging_face(folder: Path, model: Model) -> Path:
+    """A folder without weights, which are not read before the start."""
+    folder.mkdir()
+    config = make(job_of().model_copy(update={"model": model}), "bfloat16")
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = {"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "</s>", "id": 1}]}
+    (folder / "tokenizer.json").write_text(json.dumps(ids))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"preset": "qwen3-0.6b"},
+     {"layers": 3, "d_model": 48, "heads": 4, "d_ff": 96, "vocab_size": 300, "qk_norm": True,
+      "moe": {"count": 4}}],
+    ids=["preset", "keys"],
+)  # fmt: skip
+def test_a_job_that_begins_with_given_weights_is_planned_as_it_is(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    model = Model.model_validate(keys)
+    hugging_face(tmp_path / "a model", model)
+    written = launch(tmp_path, "init", "--from", "a model")
+    assert (written.returncode, written.stderr) == (0, "")
+    job = load_job(tmp_path / "job.yaml").value
+    assert isinstance(job, Job) and job.checkpoint
+    assert job.model == model
+    assert (job.checkpoint.init_from, job.data.tokenizer) == ("a model", "a model/tokenizer.json")
+    planned = launch(tmp_path, "plan", "job.yaml")
+    assert planned.returncode == 0, planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", None, "a model: expected the folder of a Hugging Face model, with config"),
+        ("config.json", '{"model_type": "mamba"}', "a model/config.json: model_type is 'mamba'. "),
+        ("tokenizer.json", None, "a model/tokenizer.json is missing. Write it with transformers: "),
+    ],
+)
+def test_a_folder_of_another_kind_is_refused(
+    tmp_path: Path, file: str, content: str | None, message: str
+) -> None:
+    folder = hugging_face(tmp_path / "a model", Model.model_validate({"preset": "tiny"}))
+    (folder / file).unlink()
+    if content:
+        (folder / file).write_text(content)
+    refused = launch(tmp_path, "init", "--from", "a model")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(message)
+    assert not (tmp_path / "job.yaml").exists()
 
 
 def test_the_job_is_named_after_its_file(tmp_path: Path) -> None:

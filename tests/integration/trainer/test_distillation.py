@@ -28,6 +28,7 @@ from trainer.data.packing import Batch
 from trainer.model import Params
 from trainer.step import loss
 from trainer.step.micro_batch import micro_batch_loss
+from trainer.tools.export_checkpoint import export_hugging_face
 from trainer.tools.step_examples import explain
 
 STEPS = 20
@@ -175,6 +176,15 @@ def test_other_weights_than_at_the_start_are_refused(large: Path, tmp_path: Path
     Kept.of(tmp_path, 1, model=LARGE, seed=6).saved(1)
     with pytest.raises(FolderError, match=r"distill\.teacher: .* does not have the weights"):
         teacher(str(tmp_path), program, found.base)
+
+
+def test_an_exported_teacher_teaches_as_the_run_that_it_comes_from(
+    large: Path, tmp_path: Path
+) -> None:
+    export_hugging_face(large / "checkpoints" / "3", tmp_path / "out")
+    exported = distill_job(tmp_path / "out", mesh={"fsdp": 2})
+    found, wanted = _losses(exported, 2), _losses(distill_job(large, mesh={"fsdp": 2}), 2)
+    assert found == wanted
 
 
 def test_the_examples_of_a_step_are_not_ranked(tmp_path: Path) -> None:

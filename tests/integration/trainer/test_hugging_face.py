@@ -21,6 +21,7 @@ from tests.support.model_folders import (
     tensors_of,
 )
 from trainer import hugging_face
+from trainer.contract.hugging_face.config import is_hugging_face
 from trainer.data import tokenizer
 from trainer.hugging_face import importer, tensor_layout
 from trainer.hugging_face import tokenizer as interchange_tokenizer
@@ -50,7 +51,7 @@ def exported(tmp_path):
 def test_what_is_exported_is_loaded_bit_by_bit(exported, model):
     job = job_of(model=model)
     folder, params = exported(job)
-    assert hugging_face.is_hugging_face(folder)
+    assert is_hugging_face(folder)
     assert_equal(loaded(folder, job), params)
 
 

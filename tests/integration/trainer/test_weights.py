@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.support.saves import Kept
-from trainer import hugging_face
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.initial_state import begin
 from trainer.checkpoint.tree import flatten
 from trainer.checkpoint.weights import initial
+from trainer.contract.hugging_face.config import is_hugging_face
 from trainer.contract.storage.retries import StorageError
 from trainer.tools import export_checkpoint, verify_checkpoint
 
@@ -50,7 +50,7 @@ def test_weights_go_out_and_come_back_through_a_hugging_face_folder(saved, tmp_p
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["export", str(kept.folder / "2"), "--to", str(tmp_path / "out")])
         assert export_checkpoint.main() == 0
-    assert hugging_face.is_hugging_face(tmp_path / "out")
+    assert is_hugging_face(tmp_path / "out")
     start = _begin(tmp_path / "out", tmp_path / "new")
     for name, array in start.state.params.items():
         np.testing.assert_array_equal(array, state.params[name])

@@ -1,5 +1,6 @@
 """Settings of a distillation, and teachers that cannot teach a job."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,16 @@ from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.launch_plans import JOB, planned
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.hugging_face.config import CONFIG, make
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records.checkpoint_metadata import ABOUT, Base
 from trainer.contract.records.compatibility import compare
 from trainer.contract.records.teacher import teacher_model
+
+TOKENIZER, OTHER_TOKENIZER = (
+    json.dumps({"model": {"vocab": vocab}, "added_tokens": [{"content": "</s>", "id": 2}]})
+    for vocab in ({"a": 0, "b": 1}, {"a": 1, "b": 0})
+)
 
 
 def saved(folder: Path, job: Job | None = None, **fields: Any) -> Path:
@@ -92,6 +99,65 @@ def test_a_trained_tokenizer_must_be_the_teachers(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     (found,) = problems(distill_job(folder))
     assert found[0] == "data.tokenizer" and f"Set data.tokenizer to {folder}" in found[1]
+
+
+def hugging_face(folder: Path, tokenizer: str = "", **model: Any) -> Path:
+    """A folder of which planning reads the config and the tokenizer."""
+    folder.mkdir()
+    written = make(job_of(model={**LARGE, **model}), "float32")
+    (folder / CONFIG).write_text(json.dumps(written), encoding="utf-8")
+    if tokenizer:
+        (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    return folder
+
+
+def test_the_model_of_a_teacher_from_hugging_face_is_that_of_its_config(tmp_path: Path) -> None:
+    job = distill_job(hugging_face(tmp_path / "large"))
+    plan = resolve(job, world_of(1, 2), corpus_of(job), read_teacher=teacher_model)
+    assert plan.teacher
+    found = plan.teacher.model
+    assert (found.layers, found.d_model, found.vocab_size) == (3, 48, 257)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "key", "message"),
+    [
+        ({"vocab_size": 300}, "", "model.vocab_size", "300 tokens, found 257"),
+        ({}, TOKENIZER, "data.tokenizer", "not the teacher's. Set it to"),
+        ({}, "{}", "distill.teacher", "is not a Hugging Face tokenizer.json"),
+        ({"heads": 3, "kv_heads": 3}, "", "mesh.tensor", "for the teacher"),
+    ],
+)
+def test_a_teacher_from_hugging_face_that_does_not_fit_is_refused(
+    tmp_path: Path, model: Any, tokenizer: str, key: str, message: str
+) -> None:
+    folder = hugging_face(tmp_path / "large", tokenizer, **model)
+    (found,) = problems(distill_job(folder, mesh={"tensor": 2}))
+    assert found[0] == key and message in found[1]
+
+
+def test_each_key_of_a_config_that_is_not_supported_is_a_problem(tmp_path: Path) -> None:
+    folder = hugging_face(tmp_path / "large")
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    (folder / CONFIG).write_text(json.dumps({**config, "hidden_act": "relu", "mlp_bias": True}))
+    found = problems(distill_job(folder))
+    assert [key for key, _ in found] == ["distill.teacher"] * 2
+    assert "hidden_act is 'relu'" in found[0][1] and "mlp_bias is true" in found[1][1]
+
+
+@pytest.mark.parametrize(("content", "is_same"), [(TOKENIZER, True), (OTHER_TOKENIZER, False)])
+def test_tokens_and_ids_of_a_teacher_from_hugging_face_must_be_the_jobs(
+    tmp_path: Path, content: str, is_same: bool
+) -> None:
+    folder = hugging_face(tmp_path / "large", TOKENIZER, vocab_size=3)
+    own = tmp_path / "own.json"
+    own.write_text(content + "\n", encoding="utf-8")
+    job = distill_job(folder, data={"tokenizer": str(own)})
+    if is_same:
+        assert teacher_model(job).d_model == 48
+        return
+    with pytest.raises(PlanError, match=f"data.tokenizer: not the teacher's. Set it to {folder}"):
+        teacher_model(job)
 
 
 @pytest.mark.parametrize("text", ["nowhere", "s3://bucket/run"])

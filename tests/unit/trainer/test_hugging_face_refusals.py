@@ -18,6 +18,7 @@ from tests.support.model_folders import (
 )
 from trainer import hugging_face
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.hugging_face.config import is_hugging_face
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def test_a_broken_off_export_is_no_folder_of_hugging_face(tmp_path):
     params = params_of(job, plan_of(job))
     with pytest.raises(AssertionError, match="final_norm"):
         hugging_face.export(job, {**params, "final_norm.scale": np.zeros(3)}, tmp_path)
-    assert not hugging_face.is_hugging_face(tmp_path)
+    assert not is_hugging_face(tmp_path)
 
 
 def _rewrite(path, changes):

@@ -9,11 +9,11 @@ from trainer.contract.config.checkpoint_ref import PREFIX
 
 
 class Distill(Section):
-    """Knowledge distillation from a model that another run has trained."""
+    """Knowledge distillation from a trained model."""
 
     teacher: Annotated[str, Field(min_length=1)] = Field(
-        description="Folder of the teacher: of a run or of one of its checkpoints. Its model may "
-        "have other sizes, but must have the same vocabulary."
+        description="Folder of the teacher: of a run, of one of its checkpoints, or of a Hugging "
+        "Face model. Its model may have other sizes, but must have the same vocabulary."
     )
     weight: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0,
@@ -30,5 +30,5 @@ class Distill(Section):
     @classmethod
     def _is_a_folder(cls, teacher: str) -> str:
         if teacher.startswith(PREFIX):
-            raise ValueError(f"expected the folder of a run or of a checkpoint, found {teacher!r}")
+            raise ValueError(f"expected a folder, found {teacher!r}")
         return teacher

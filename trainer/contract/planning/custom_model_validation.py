@@ -6,12 +6,11 @@ from pathlib import Path
 from trainer.contract.config.errors import Problems, suggest
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
+from trainer.contract.hugging_face.config import is_hugging_face
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.parameter_shapes import Parameter
 
 KEY = "model.module"
-HUGGING_FACE = "config.json"
-"""The file that identifies a Hugging Face folder."""
 
 
 def custom_model_problems(job: Job) -> Problems:
@@ -25,7 +24,7 @@ def custom_model_problems(job: Job) -> Problems:
     if job.distill:
         yield "distill", "a custom model (model.module) has its own loss. Remove this section"
     source = job.checkpoint and job.checkpoint.init_from
-    if source and (Path(source).expanduser() / HUGGING_FACE).is_file():
+    if source and is_hugging_face(Path(source).expanduser()):
         yield (
             "checkpoint.init_from",
             f"a custom model (model.module) cannot start from a Hugging Face folder ({source}). "

@@ -1,12 +1,17 @@
-"""The model of a job's teacher, from the metadata of its checkpoint."""
+"""The model of a job's teacher, by the metadata of its checkpoint or by its config.json."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
+from trainer.contract.config.errors import Problems
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
+from trainer.contract.hugging_face.config import is_hugging_face
+from trainer.contract.hugging_face.model_reader import read_model
 from trainer.contract.planning.planner import PlanError
+from trainer.contract.planning.teacher import job_of_teacher
 from trainer.contract.records.checkpoint_metadata import (
+    TOKENIZER,
     BrokenError,
     CheckpointMetadata,
     FormatError,
@@ -15,7 +20,12 @@ from trainer.contract.records.checkpoint_metadata import (
 )
 from trainer.contract.records.compatibility import of_its_tokenizer
 from trainer.contract.storage.paths import AnyPath, to_path
-from trainer.contract.storage.tokenizer_info import vocab_size, vocabulary
+from trainer.contract.storage.tokenizer_info import (
+    VocabularyError,
+    has_ids_of,
+    vocab_size,
+    vocabulary,
+)
 
 KEY = "distill.teacher"
 
@@ -23,19 +33,19 @@ KEY = "distill.teacher"
 def teacher_model(job: Job) -> Model:
     """Returns the model of the teacher as it runs: without dropout, in the job's compute dtype.
 
-    Raises PlanError when there is no such checkpoint, or it cannot teach the job's model.
+    Raises PlanError when there is no such folder, or its model cannot teach the job's model.
     """
     assert job.distill
     try:
-        folder = newest_step(to_path(job.distill.teacher))
-        about = read_about(folder)
-    except (ConfigError, BrokenError, FormatError, OSError) as error:
+        folder = to_path(job.distill.teacher)
+        if is_hugging_face(Path(folder)):
+            model = _of_hugging_face(Path(folder), job)
+        else:
+            model = _of_checkpoint(newest_step(folder), job)
+    except ConfigError as error:
+        raise PlanError([(KEY, line) for line in error.lines]) from None
+    except (BrokenError, FormatError, OSError) as error:
         raise PlanError([(KEY, str(error))]) from None
-    if problem := _unfit(folder, about):
-        raise PlanError([(KEY, problem)])
-    if problems := list(_other_vocabulary(folder, about, job)):
-        raise PlanError(problems)
-    model = Model.model_validate(about.job["model"], strict=False)
     as_it_runs = {
         "dropout": 0.0,
         "precision": None,
@@ -43,6 +53,37 @@ def teacher_model(job: Job) -> Model:
         "scan_layers": job.decoder.scan_layers,
     }
     return model.model_copy(update=as_it_runs)
+
+
+def _of_hugging_face(folder: Path, job: Job) -> Model:
+    model = read_model(folder)
+    if problems := list(_other_tokens(folder, job, model)):
+        raise PlanError(problems)
+    return model
+
+
+def _other_tokens(folder: Path, job: Job, model: Model) -> Problems:
+    """Yields (key, message) for each key by which a Hugging Face teacher has another vocabulary."""
+    file = folder / TOKENIZER
+    try:
+        is_same = not file.exists() or has_ids_of(job.data, file)
+    except VocabularyError as error:
+        yield KEY, str(error)
+        return
+    size = vocab_size(job_of_teacher(job, model))
+    if not is_same:
+        yield "data.tokenizer", f"not the teacher's. Set it to {file}"
+    elif size != vocab_size(job):
+        yield "model.vocab_size", _other_size(folder, size, job)
+
+
+def _of_checkpoint(folder: AnyPath, job: Job) -> Model:
+    about = read_about(folder)
+    if problem := _unfit(folder, about):
+        raise PlanError([(KEY, problem)])
+    if problems := list(_other_vocabulary(folder, about, job)):
+        raise PlanError(problems)
+    return Model.model_validate(about.job["model"], strict=False)
 
 
 def _unfit(folder: AnyPath, about: CheckpointMetadata) -> str:
@@ -54,9 +95,7 @@ def _unfit(folder: AnyPath, about: CheckpointMetadata) -> str:
     return ""
 
 
-def _other_vocabulary(
-    folder: AnyPath, about: CheckpointMetadata, job: Job
-) -> Iterator[tuple[str, str]]:
+def _other_vocabulary(folder: AnyPath, about: CheckpointMetadata, job: Job) -> Problems:
     """Yields (key, message) for each key by which the teacher has another vocabulary."""
     try:
         data = of_its_tokenizer(folder, about, job).job["data"]
@@ -71,7 +110,8 @@ def _other_vocabulary(
         return
     size = about.job["model"]["vocab_size"] or vocabulary(job.data).size
     if size != vocab_size(job):
-        yield (
-            "model.vocab_size",
-            f"the teacher in {folder} has {size} tokens, found {vocab_size(job)}",
-        )
+        yield "model.vocab_size", _other_size(folder, size, job)
+
+
+def _other_size(folder: AnyPath, size: int, job: Job) -> str:
+    return f"the teacher in {folder} has {size} tokens, found {vocab_size(job)}"

@@ -81,13 +81,27 @@ def vocab_size(job: Job) -> int:
     return given or vocabulary(job.data).size
 
 
+def has_ids_of(data: Data, file: Path) -> bool:
+    """Returns whether the tokenizer of `data` has the tokens and ids of a tokenizer.json.
+
+    Raises VocabularyError for a file that is none.
+    """
+    ids = _read(file)[1]
+    if data.tokenizer == BYTES:
+        # Only an export of a model of bytes has the separator.
+        return ids.get(OF_BYTES.eos_token) == OF_BYTES.eos_id
+    if isinstance(data.tokenizer, TrainTokenizer):
+        return False
+    return _read(Path(data.tokenizer).expanduser())[1] == ids
+
+
 def _trained(size: int) -> Vocabulary:
     """Returns the vocabulary of a tokenizer before its training: `size` tokens, separator first."""
     sha256 = hashlib.sha256(f"trained {TRAINING} {size}".encode()).hexdigest()
     return Vocabulary(size, 0, ENDS_OF_TEXT[0], sha256)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _read(path: Path) -> tuple[str, dict[str, int]]:
     """Returns the hash of a tokenizer's file and the id of every token."""
     try:

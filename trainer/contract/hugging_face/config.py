@@ -10,8 +10,8 @@ from trainer.contract.config.errors import found
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
+from trainer.contract.hugging_face.families import Family, family
 from trainer.contract.storage.tokenizer_info import vocab_size, vocabulary
-from trainer.hugging_face.families import Family, family
 
 CONFIG = "config.json"
 
@@ -36,10 +36,17 @@ ROPE_KEYS = {
     },
 }
 """Kind -> key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
+DEFAULT = "default"
+"""Kind of rotary positions that are not extended."""
 YARN_FIXED = {"attention_factor": None}
 """Keys of YaRN's section of which this trainer supports one value; None: the key is absent."""
 ROPE_NAMES = {theirs: ours for keys in ROPE_KEYS.values() for theirs, ours in keys.items()}
 """Key of a RoPE section -> key of the job's `model.rope_scaling`."""
+
+
+def is_hugging_face(folder: Path) -> bool:
+    """Returns whether the folder is in the format of Hugging Face: it has a config.json."""
+    return (folder / CONFIG).is_file()
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
     return {
         "architectures": [ours.architecture],
         "model_type": ours.kind,
-        **_shape(ours, job),
+        **_shape(ours, job.decoder.model_copy(update={"vocab_size": vocab_size(job)})),
         **scaling,
         **types,
         **{key: known[0] for key, known in ours.fixed.items()},
@@ -67,13 +74,14 @@ def check(folder: Path, job: Job) -> None:
     """Raises ConfigError with every key in which the folder's config differs from the job."""
     source = folder / CONFIG
     ours = family(job.decoder)
-    given = _filled_in(ours, _read(source))
-    problems = [f"{source}: {problem}" for problem in _differences(ours, given, job)]
-    if problems:
-        raise ConfigError(problems)
+    given = filled_in(ours, read(source))
+    model = job.decoder.model_copy(update={"vocab_size": vocab_size(job)})
+    if problems := list(differences(ours, given, model)):
+        raise ConfigError([f"{source}: {problem}" for problem in problems])
 
 
-def _read(source: Path) -> dict[str, Any]:
+def read(source: Path) -> dict[str, Any]:
+    """Returns the content of a config.json. Raises ConfigError for a file that is none."""
     try:
         config = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,10 +90,12 @@ def _read(source: Path) -> dict[str, Any]:
         raise ConfigError([f"{source}: not JSON: {error}"]) from None
     if not isinstance(config, dict):
         raise ConfigError([f"{source}: expected a JSON object, found {found(config)}"])
+    if config.get("model_type") == "mistral" and config.get("sliding_window", 0) is None:
+        return {**config, "model_type": "llama"}  # without a window, they are the same
     return config
 
 
-def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
+def filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
     """Returns all keys in one dict, with the family's values for keys that are absent or null."""
     # transformers 5 has a section with all RoPE keys, 4 only one with non-default keys.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -110,8 +120,8 @@ def _flat_rope(rope: dict[str, Any]) -> dict[str, Any]:
     """Returns a RoPE section with the keys of layers with a sliding window by their old names."""
     local = rope.get("sliding_attention")
     if not isinstance(local, dict):
-        return {"rope_type": rope.get("type", "default"), **rope}
-    scaled = {k: v for k, v in local.items() if k == "rope_type" and v != "default"}
+        return {"rope_type": rope.get("type", DEFAULT), **rope}
+    scaled = {k: v for k, v in local.items() if k == "rope_type" and v != DEFAULT}
     return {
         **(rope.get("full_attention") or {}),
         "rope_local_base_freq": local.get("rope_theta"),
@@ -138,18 +148,19 @@ def _global_every(layer_types: Any) -> Any:
     return every if fits else layer_types
 
 
-def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:
+def differences(ours: Family, given: dict[str, Any], model: Model) -> Iterator[str]:
+    """Yields each key in which a config, filled in, differs from a model of the family."""
     kind = given.get("model_type")
     if kind != ours.kind:
         yield f"model_type is {found(kind)}, but the job's model is a {found(ours.kind)}"
         return
-    wanted = _shape(ours, job)
+    wanted = _shape(ours, model)
     for key, value in wanted.items():
         if given.get(key) != value:
             name = f"model.{ours.keys[key]}"
             yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     if "rope_theta" in wanted:
-        for key, value in _rope(job.decoder).items():
+        for key, value in _rope(model).items():
             if given.get(key) == value:
                 continue
             if key in YARN_FIXED:
@@ -164,8 +175,7 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
             yield f"{key} is {found(given[key])}, but this trainer supports only {only}"
 
 
-def _shape(ours: Family, job: Job) -> dict[str, Any]:
-    model = job.decoder.model_copy(update={"vocab_size": vocab_size(job)})
+def _shape(ours: Family, model: Model) -> dict[str, Any]:
     return {theirs: attrgetter(key)(model) for theirs, key in ours.keys.items()}
 
 
@@ -173,6 +183,6 @@ def _rope(model: Model) -> dict[str, Any]:
     """Returns the keys of config.json for extended rotary positions."""
     scaling = model.rope_scaling
     if scaling is None:
-        return {"rope_type": "default"}
+        return {"rope_type": DEFAULT}
     keys = {theirs: getattr(scaling, key) for theirs, key in ROPE_KEYS[scaling.kind].items()}
     return {**keys, **(YARN_FIXED if scaling.kind == "yarn" else {})}

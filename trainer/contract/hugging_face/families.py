@@ -6,18 +6,7 @@ from typing import Any
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
-from trainer.hugging_face.tensor_map import (
-    DEEPSEEK,
-    GEMMA,
-    GEMMA2,
-    GPT2,
-    GPT_OSS,
-    LLAMA,
-    MIXTRAL,
-    OLMO2,
-    QWEN3_MOE,
-    TensorMap,
-)
+from trainer.contract.config.model_parts import MixtureOfExperts
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
@@ -119,9 +108,21 @@ class Family:
     """Values of keys that config.json omits."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other name of a key in config.json -> its name here."""
+    unnamed: Mapping[str, Any] = field(default_factory=dict)
+    """Values of keys of the job's model that no key of config.json has."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
     """Values that this trainer supports; the first applies when config.json omits the key."""
-    mappings: TensorMap = field(default_factory=lambda: LLAMA)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values of the job's `model` that the family decides. Dotted keys are of its sections."""
+        traits = {**PLAIN, **self.traits}
+        named = {
+            key: value
+            for key, value in traits.items()
+            if not isinstance(value, bool) or _is_flag(key)
+        }
+        return {**named, **self.unnamed}
 
     def unlike(self, model: Model) -> list[str]:
         """Returns the traits in which a model differs from this family."""
@@ -130,6 +131,13 @@ class Family:
             for key, wanted in {**PLAIN, **self.traits}.items()
             if not _is(found := _value(model, key), wanted)
         ]
+
+
+def _is_flag(key: str) -> bool:
+    """Returns whether a dotted key of the job's `model` is true or false."""
+    section, _, name = key.rpartition(".")
+    fields = (MixtureOfExperts if section else Model).model_fields
+    return name in fields and isinstance(fields[name].default, bool)
 
 
 def _value(model: Model, key: str) -> Any:
@@ -179,7 +187,6 @@ FAMILIES = (
             "decoder_sparse_step": (1,),
             "mlp_only_layers": ([],),
         },
-        mappings=QWEN3_MOE,
     ),
     Family(
         "olmo2",
@@ -187,7 +194,6 @@ FAMILIES = (
         traits={"norm_position": "after", "qk_norm": "full"},
         defaults={**LLAMA_DEFAULTS, "rms_norm_eps": 1e-5},
         fixed={**SILU, "attention_bias": (False,)},
-        mappings=OLMO2,
     ),
     Family(
         "mistral",
@@ -206,7 +212,6 @@ FAMILIES = (
             "num_experts_per_tok": "moe.top_k",
         },
         fixed={**SILU, "sliding_window": (None,)},
-        mappings=MIXTRAL,
     ),
     Family(
         "gemma",
@@ -215,7 +220,6 @@ FAMILIES = (
         defaults={**LLAMA_DEFAULTS, "tie_word_embeddings": True},
         # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
-        mappings=GEMMA,
     ),
     Family(
         "gemma2",
@@ -233,7 +237,6 @@ FAMILIES = (
             "final_logit_softcapping": 30.0,
         },
         fixed=GEMMA_FIXED,
-        mappings=GEMMA2,
     ),
     Family(
         "gemma3_text",
@@ -251,7 +254,6 @@ FAMILIES = (
             "attn_logit_softcapping": (None,),
             "final_logit_softcapping": (None,),
         },
-        mappings=GEMMA2,
     ),
     Family(
         "gpt_oss",
@@ -280,7 +282,6 @@ FAMILIES = (
             "swiglu_alpha": (1.702,),
             "swiglu_limit": (7.0,),
         },
-        mappings=GPT_OSS,
     ),
     Family(
         "deepseek_v2",
@@ -301,7 +302,6 @@ FAMILIES = (
             # One group of all experts is what `greedy` means.
             "topk_method": ("group_limited_greedy", "greedy"),
         },
-        mappings=DEEPSEEK,
     ),
     Family(
         "deepseek_v3",
@@ -309,6 +309,7 @@ FAMILIES = (
         traits={
             **DEEPSEEK_TRAITS, "moe.scores": "sigmoid", "moe.is_biased": True,
         },
+        unnamed={"moe.bias_update_rate": 0.001},  # arXiv:2412.19437, section 4.2
         keys={**DEEPSEEK_KEYS, "norm_topk_prob": "moe.normalize_weights"},
         defaults={
             **DEEPSEEK_DEFAULTS, "first_k_dense_replace": 3, "n_shared_experts": 1, "n_group": 8,
@@ -322,7 +323,6 @@ FAMILIES = (
             # transformers leaves out the layers for multi-token prediction, as exports do.
             "num_nextn_predict_layers": (0, 1),
         },
-        mappings=DEEPSEEK,
     ),
     Family(
         "gpt2",
@@ -343,7 +343,6 @@ FAMILIES = (
             "scale_attn_by_inverse_layer_idx": (False,),
             "tie_word_embeddings": (True,),
         },
-        mappings=GPT2,
     ),
 )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""The config.json of Hugging Face folders, and the families of models that it names."""
