@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.errors import UsageError
+from trainer.contract.config.data import Data
 from trainer.contract.config.model import Model
 from trainer.contract.config.presets import PRESETS
 from trainer.contract.config.yaml import dump, dump_inline
 from trainer.contract.hugging_face.config import CONFIG, is_hugging_face
 from trainer.contract.hugging_face.model_reader import read_model
 from trainer.contract.records.checkpoint_metadata import TOKENIZER
+from trainer.contract.storage.chat_template import end_token
+from trainer.contract.storage.tokenizer_info import VocabularyError, vocabulary
 
 TEMPLATE = """\
 # A training job.
@@ -48,7 +51,7 @@ GIVEN_MODEL = """\
 # The model of {config}.
 {model}
 # The source of Python's standard library. Your own files: `source: text`, `path: corpus/*.txt`.
-data: {{source: stdlib, tokenizer: {tokenizer}, seq_len: 256, global_batch: 16}}
+data: {{source: stdlib, {tokenizer}, seq_len: 256, global_batch: 16}}
 """
 
 
@@ -101,13 +104,29 @@ def _of_given_model(weights: Path) -> dict[str, str]:
     model_and_data = GIVEN_MODEL.format(
         config=_word(weights / CONFIG),
         model=_model_section(model),
-        tokenizer=dump_inline(str(tokenizer)),
+        tokenizer=_tokenizer_keys(tokenizer),
     )
     return {
         "model_and_data": model_and_data,
         "optimizer": "adamw, learning_rate: 1e-5",
         "init_from": f"init_from: {dump_inline(str(weights))}, ",
     }
+
+
+def _tokenizer_keys(tokenizer: Path) -> str:
+    """Returns the YAML of the keys of a job's `data` for a tokenizer.json.
+
+    Raises UsageError for a file that is none.
+    """
+    keys = {"tokenizer": str(tokenizer)}
+    try:
+        vocabulary(Data(source="stdlib", seq_len=1, global_batch=1, tokenizer=str(tokenizer)))
+    except VocabularyError as error:
+        if error.key == "tokenizer":
+            raise UsageError(str(error)) from None
+        if token := end_token(tokenizer):
+            keys["eos_token"] = token
+    return dump_inline(keys)[1:-1]
 
 
 def _model_section(model: Model) -> str:

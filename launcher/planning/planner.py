@@ -16,6 +16,7 @@ from launcher.planning import budget, host_check, host_memory, notify_targets, t
 from launcher.planning.command import CommandLaunch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.data import Data
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.config.task_file import load_tasks
@@ -33,6 +34,7 @@ from trainer.contract.records.teacher import teacher_model
 from trainer.contract.storage import corpus
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError
+from trainer.contract.storage.tokenizer_info import VocabularyError, vocabulary
 
 AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
@@ -257,17 +259,28 @@ def _plan(job: Job, problem: Callable[[str, str], Problem], world: World) -> Pla
     """Plans a job. Raises ConfigError with the key and location of everything that does not fit."""
     data, problems = job.data, _task_problems(job)
     try:
-        seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
-        corpus_seen = Corpus(source=data.source, sha256=seen_here)
+        corpus_seen = Corpus(source=data.source, sha256=_digest(data))
         plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters, teacher_model)
     except planner.PlanError as error:
         of_job = [problem(*one) for one in error.problems]
         raise ConfigError([*of_job, *problems]) from error
-    except StorageError as error:
+    except (StorageError, corpus.DataError) as error:
         raise ConfigError([str(error)]) from error
     if problems:
         raise ConfigError(problems)
     return _with_memory_warning(job, plan)
+
+
+def _digest(data: Data) -> str | None:
+    """Returns the hash of the tokens; None where only the hosts can compute it.
+
+    It is also None for a tokenizer that cannot be used, which the planner reports with its key.
+    """
+    try:
+        vocabulary(data)
+    except VocabularyError:
+        return None
+    return None if corpus.is_of_hosts(data) else corpus.digest(data)
 
 
 def _task_problems(job: Job) -> Sequence[Problem]:

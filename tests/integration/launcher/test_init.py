@@ -33,9 +33,12 @@ def hugging_face(folder: Path, model: Model) -> Path:
     folder.mkdir()
     config = make(job_of().model_copy(update={"model": model}), "bfloat16")
     (folder / "config.json").write_text(json.dumps(config))
-    ids = {"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "</s>", "id": 1}]}
-    (folder / "tokenizer.json").write_text(json.dumps(ids))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer("</s>")))
     return folder
+
+
+def tokenizer(end: str) -> dict[str, Any]:
+    return {"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": end, "id": 1}]}
 
 
 @pytest.mark.parametrize(
@@ -60,12 +63,25 @@ def test_a_job_that_begins_with_given_weights_is_planned_as_it_is(
     assert planned.returncode == 0, planned.stderr
 
 
+@pytest.mark.parametrize("named", ["<|done|>", {"content": "<|done|>", "lstrip": False}])
+def test_a_separator_with_an_unusual_name_is_that_of_the_tokenizers_settings(
+    tmp_path: Path, named: Any
+) -> None:
+    folder = hugging_face(tmp_path / "a model", Model.model_validate({"preset": "tiny"}))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer("<|done|>")))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+    assert launch(tmp_path, "init", "--from", "a model").returncode == 0
+    job = load_job(tmp_path / "job.yaml").value
+    assert isinstance(job, Job) and job.data.eos_token == "<|done|>"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("config.json", None, "a model: expected the folder of a Hugging Face model, with config"),
         ("config.json", '{"model_type": "mamba"}', "a model/config.json: model_type is 'mamba'. "),
         ("tokenizer.json", None, "a model/tokenizer.json is missing. Write it with transformers: "),
+        ("tokenizer.json", "{}", "a model/tokenizer.json is not a Hugging Face tokenizer.json: "),
     ],
 )
 def test_a_folder_of_another_kind_is_refused(

@@ -7,6 +7,7 @@ import pytest
 from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.planning.planner import TrainingLaunch, make_launch
 from launcher.planning.spec import LaunchSpec
+from tests.support.launch_plans import JOB, planned
 from tests.support.worlds import tiny_job
 from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.planning.save_interval import HOST_MTBF_S, LONGEST_S
@@ -84,6 +85,28 @@ def test_problems_of_task_files_and_of_the_job_are_reported_together(tmp_path: P
     assert {one.key for one in of_task[1:]} == {
         "dataset_kwargs", "output_type", "doc_to_text", "doc_to_target"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "message"),
+    [
+        (None, "tokenizer", "cannot read"),
+        ("{}", "tokenizer", "is not a Hugging Face tokenizer.json"),
+        ('{"model": {"vocab": {}}, "added_tokens": [{"content": "<|x|>", "id": 0}]}', "eos_token",
+         "has none of the usual ones"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_cannot_be_used_has_file_line_and_key(
+    tmp_path: Path, content: str | None, key: str, message: str
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    if content:
+        file.write_text(content)
+    job = JOB.replace("source: stdlib", f"source: stdlib, tokenizer: {file}")
+    with pytest.raises(ConfigError) as error:
+        planned(tmp_path / "job.yaml", job, "local")
+    (found,) = error.value.lines
+    assert found.startswith(f"{tmp_path / 'job.yaml'}:4: data.{key}: ") and message in found
 
 
 def test_a_job_without_in_memory_checkpoints_needs_no_memory_for_them() -> None:

@@ -42,6 +42,15 @@ def chat_template(data: Data) -> ChatTemplate | None:
     return ChatTemplate(text, tokens) if text else None
 
 
+def end_token(tokenizer: Path) -> str | None:
+    """Returns the end-of-text token that the settings beside a tokenizer.json name, if they do."""
+    try:
+        token = json.loads(_read(tokenizer.parent / SETTINGS) or "{}").get("eos_token")
+        return token and _token(token)
+    except (OSError, ValueError, AttributeError, LookupError):
+        return None
+
+
 def _default(found: Any) -> str | None:
     """Returns the template; from a list of named templates, the one named "default"."""
     if isinstance(found, list):
