@@ -113,15 +113,16 @@ def test_what_does_not_exist_is_explained_before_the_start(
 
 
 def test_weights_of_another_model_are_explained_before_the_start(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "exported"
     folder.mkdir()
     job = plan(tmp_path).job
     assert isinstance(job, Job)
     (folder / CONFIG).write_text(json.dumps(make(job, "float32")))
-    override = f"checkpoint.init_from={folder}"
-    assert init_from(plan(tmp_path, override)) == str(folder)
+    override = "checkpoint.init_from=exported"
+    assert init_from(plan(tmp_path, override)) == "exported"
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, override, "model.layers=3", "model.tied_embeddings=false")
     assert caught.value.lines == [

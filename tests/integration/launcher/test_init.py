@@ -64,7 +64,7 @@ def test_a_job_that_begins_with_given_weights_is_planned_as_it_is(
 
 
 @pytest.mark.parametrize("named", ["<|done|>", {"content": "<|done|>", "lstrip": False}])
-def test_a_separator_with_an_unusual_name_is_that_of_the_tokenizers_settings(
+def test_an_unusual_separator_is_that_of_the_tokenizers_settings(
     tmp_path: Path, named: Any
 ) -> None:
     folder = hugging_face(tmp_path / "a model", Model.model_validate({"preset": "tiny"}))
