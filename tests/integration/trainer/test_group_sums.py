@@ -96,8 +96,8 @@ def test_as_many_bytes_cross_data_with_any_number_of_micro_batches() -> None:
 @pytest.mark.tpu_compiler
 def test_two_slices_send_what_they_must() -> None:
     """uv run --group tpu_compiler pytest -m tpu_compiler"""
-    model = {"layers": 4, "d_model": 1024, "heads": 8, "kv_heads": 8, "d_ff": 4096, "remat": "full"}
-    data = {"seq_len": 1024, "global_batch": 128, "grad_accum_steps": 4}
+    model = {"layers": 4, "d_model": 512, "heads": 4, "kv_heads": 4, "d_ff": 2048, "remat": "full"}
+    data = {"seq_len": 256, "global_batch": 128, "grad_accum_steps": 4}
     job = job_of(model=model, data=data, mesh={"data": 2})
     report = estimate(job, resolve(job, slices_of("v5p-16", 2), CORPUS))
     assert report.strategies
