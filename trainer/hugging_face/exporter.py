@@ -13,7 +13,6 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.hugging_face import config
-from trainer.contract.hugging_face.config import CONFIG
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.hugging_face import safetensors, tokenizer
 from trainer.hugging_face.safetensors import Tensor
@@ -58,7 +57,7 @@ def export(
     _write_weights(_groups(all_layouts), params, to, jnp.dtype(dtype), shard_bytes)
     for name, content in tokenizer.files(job.data, trained).items():
         _write_json(to / name, content)
-    _write_json(to / CONFIG, config.make(job, dtype))
+    _write_json(to / config.CONFIG, config.make(job, dtype))
     (to / PARTIAL).rename(to / RECORD)
 
 
