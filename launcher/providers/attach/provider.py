@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from launcher.cluster.attach import Attach, is_address
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.base import HostProvider
+from launcher.providers.ray import raylets
 from launcher.providers.ray.existing_cluster import NO_TOKEN, Probe, query, ray_variables
 from launcher.providers.ray.head_monitor import unreachable
 from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster, WarmCluster
@@ -112,7 +111,9 @@ def _reachable_address(settings: Attach) -> str:
 
 
 def _address_found() -> str:
-    """Returns the address in RAY_ADDRESS, or of the one cluster that this machine is a node of.
+    """Returns the address in RAY_ADDRESS, or of the cluster that this process is part of.
+
+    Elsewhere, this machine must be a node of one cluster only.
 
     Raises HostError when neither gives an address.
     """
@@ -121,7 +122,9 @@ def _address_found() -> str:
         if not is_address(named):
             raise HostError(f"RAY_ADDRESS: expected HOST:PORT of a Ray head, found {named!r}")
         return named
-    found = sorted(_of_raylets("--gcs-address="))
+    if here := raylets.cluster_of_this_process():
+        return here
+    found = sorted(raylets.of_this_machine(raylets.CLUSTER))
     if len(found) == 1:
         return found[0]
     if found:
@@ -132,22 +135,12 @@ def _address_found() -> str:
     raise HostError(f"provider.address: auto: no Ray runs on this machine; {RAY_FIRST}")
 
 
-def _of_raylets(flag: str) -> set[str]:
-    """Returns the values of a flag in the command lines of all raylets of this machine."""
-    values = set()
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or [""]
-        if Path(command[0]).name == "raylet":
-            values |= {arg.removeprefix(flag) for arg in command if arg.startswith(flag)}
-    return values
-
-
 def _node_here(address: str, answer: ClusterAnswer) -> str:
     """Returns the address of this machine's node: the head, if it is one of several.
 
     Raises HostError when this machine has no node of the cluster.
     """
-    ours = _of_raylets("--node_id=")
+    ours = raylets.of_this_machine(raylets.NODE_ID)
     here = [node for node in answer.nodes if node.id in ours]
     if not here:
         addresses = ", ".join(node.address for node in answer.nodes)

@@ -44,8 +44,12 @@ def main() -> int:
 
 def _serve(argument: str) -> int:
     from launcher.core.errors import HostError
+    from launcher.providers.ray.raylets import cluster_of_this_process
     from launcher.providers.ray_jobs.order import CommandOrder, unpack
 
+    # Ray sets RAY_ADDRESS to any cluster of this machine, which may be a node of several.
+    if address := cluster_of_this_process():
+        os.environ["RAY_ADDRESS"] = address
     try:
         order = unpack(argument)
     except HostError as error:

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +38,22 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def other_raylets() -> Iterator[None]:
+    """Stand-ins for the raylets of other clusters on the head, where nothing listens."""
+    command = ["raylet", "-c", "import time; time.sleep(3600)"]
+    started = [
+        subprocess.Popen([*command, f"--gcs-address=127.0.0.1:{port}"], executable=sys.executable)
+        for port in range(1, 10)
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
 def cluster(home: Path) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
@@ -47,6 +65,7 @@ def cluster(home: Path) -> Iterator[RayCluster]:
         cluster.close()
 
 
+@pytest.mark.usefixtures("other_raylets")
 def test_a_run_is_a_job_there_that_ctrl_c_stops_and_resume_goes_on_with(
     cluster: RayCluster, home: Path, project: Path, traces: Traces, tmp_path: Path
 ) -> None:
