@@ -33,13 +33,13 @@ def url(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_no_page_scrolls_sideways(browser: Any, url: str, site: Path, width: int) -> None:
-    resize(browser, width)
+def test_no_page_scrolls_sideways(browser: Any, url: str, site: Path) -> None:
     too_wide = []
     for path in sorted(site.rglob("*.html")):
         browser.get(f"{url}/{path.relative_to(site)}")
-        too_wide += [str(path.relative_to(site))] if is_too_wide(browser) else []
+        for screen, width in WIDTHS.items():
+            resize(browser, width)
+            too_wide += [f"{path.relative_to(site)}: {screen}"] if is_too_wide(browser) else []
     assert too_wide == []
 
 
