@@ -121,6 +121,7 @@ def test_a_host_that_is_lost_during_its_copy_leaves_the_one_before(
     assert_finished(stuck_copy, unbroken, traces)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stuck_copy", [0], indirect=True)
 def test_a_neighbor_that_is_lost_during_a_copy_costs_nothing(
     stuck_copy: Launch, unbroken: list[list[Any]], traces: Traces

@@ -31,7 +31,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("moment", sampled(MOMENTS.keys(), ("in_evaluation",)))
+@pytest.mark.parametrize("moment", sampled(MOMENTS.keys(), ()))
 def test_kill_9_of_a_trainer(
     start: Callable[..., Launch], unbroken: list, traces: Traces, moment: str
 ) -> None:
@@ -74,6 +74,7 @@ def test_kill_9_of_all_trainers(
     assert "was killed by SIGKILL" in ended["reason"]
 
 
+@pytest.mark.full
 def test_kill_9_of_the_coordinator(
     start: Callable[..., Launch], unbroken: list, traces: Traces
 ) -> None:
@@ -87,7 +88,10 @@ def test_kill_9_of_the_coordinator(
     assert (ended["end_reason"], ended["process"]) == ("crash", 0)
 
 
-@pytest.mark.parametrize("host", [0, 1], ids=["of_the_coordinator", "of_another_host"])
+AGENTS = {"of_the_coordinator": 0, "of_another_host": 1}
+
+
+@pytest.mark.parametrize("host", sampled(AGENTS, ("of_another_host",)))
 def test_kill_9_of_an_agent(
     start: Callable[..., Launch], unbroken: list, traces: Traces, host: int
 ) -> None:
@@ -165,6 +169,7 @@ def test_second_live_run_on_same_storage_is_refused_first_continues(
     assert ends(first) == []
 
 
+@pytest.mark.full
 def test_a_run_behind_a_proxy_that_answers_nothing_is_as_any_other(
     start: Callable[..., Launch],
     unbroken: list,

@@ -20,6 +20,7 @@ from trainer.contract.records import checkpoint_metadata
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.full
 def test_a_trainer_that_sleeps_is_a_hang_though_its_heart_beats(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_numbers_that_are_not_finite_are_final(
         assert math.isfinite(checkpoint_metadata.read(folder / str(step)).loss)
 
 
+@pytest.mark.full
 def test_a_killed_child_of_a_trainer_changes_nothing_else(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:

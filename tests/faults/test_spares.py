@@ -66,6 +66,7 @@ def test_its_standby_process_takes_the_place_of_a_lost_host(
     assert [ended["end_reason"] for ended in ends(run)] == [end]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", ["0"], indirect=True)
 def test_a_host_that_was_replaced_is_the_next_spare(
     run: Launch, unbroken: list, traces: Traces, flag: Path

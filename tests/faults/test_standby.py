@@ -45,6 +45,7 @@ def test_they_run_the_attempt_after_a_crash(
     assert [end["end_reason"] for end in ends(run)] == ["crash"]
 
 
+@pytest.mark.full
 def test_one_that_was_killed_costs_no_attempt(
     run: Launch, unbroken: list, traces: Traces, flag: Path
 ) -> None:

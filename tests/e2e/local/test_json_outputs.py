@@ -70,9 +70,7 @@ def test_outputs_about_a_live_run(launch: Launcher, launched: Any) -> None:
     run.wait()
 
 
-def test_outputs_of_a_sweep_and_a_failed_run(launched: Any) -> None:
-    swept = launched("sweep", "-c", "one.yaml", "job.yaml", "seed=1,2", "name=both")
-    assert [one["step"] for one in validated("sweep", swept.stdout)["points"]] == [4, 4]
+def test_error_of_a_failed_run(launched: Any) -> None:
     failed = launched("run", "-c", "one.yaml", "job.yaml", "name=bad", "data.path=absent/*.txt")
     assert failed.returncode
     assert validated_error(failed.stderr)["exit_code"] == failed.returncode

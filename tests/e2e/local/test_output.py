@@ -32,6 +32,7 @@ def test_every_byte_of_long_lines_and_garbage_is_in_the_log(
     assert {int(step) for step in whole} == set(range(1, STEPS + 1))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
 def test_a_full_disk_under_the_logs_costs_a_warning(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path

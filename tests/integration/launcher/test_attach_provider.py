@@ -1,6 +1,8 @@
 """What is told of a Ray cluster that cannot be joined, where no Ray is needed to know it."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.providers.attach import provider as attach
-from launcher.providers.ray import existing_cluster
+from launcher.providers.ray import existing_cluster, raylets
 from launcher.providers.ray.existing_cluster import Probe
 from tests.support.cli import launch
 
@@ -64,14 +66,27 @@ def test_invalid_address_in_environment_is_reported(
         attach.check(settings("auto"))
 
 
+def test_auto_takes_the_cluster_whose_raylet_runs_the_command() -> None:
+    """A stand-in for a raylet: this Python with its name and its flag."""
+    look = "from launcher.providers.attach.provider import _address_found as at; print(at())"
+    command = ["raylet", "-c", f"import subprocess; subprocess.run({[sys.executable, '-c', look]})"]
+    ran = subprocess.run(
+        [*command, "--gcs-address=10.0.0.1:6379"],
+        executable=sys.executable,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout == "10.0.0.1:6379\n", ran.stderr
+
+
 def test_auto_names_the_clusters_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_of_raylets", lambda flag: {"10.0.0.1:6379", "10.0.0.2:6379"})
+    monkeypatch.setattr(raylets, "of_this_machine", lambda flag: {"10.0.0.1:6379", "10.0.0.2:6379"})
     with pytest.raises(HostError, match=r"several .* 10\.0\.0\.1:6379, 10\.0\.0\.2:6379"):
         attach.check(settings("auto"))
 
 
 def test_auto_without_any_ray_says_how_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_of_raylets", lambda flag: set())
+    monkeypatch.setattr(raylets, "of_this_machine", lambda flag: set())
     with pytest.raises(HostError, match=r"no Ray runs on this machine.*ray start --head"):
         attach.check(settings("auto"))
 
