@@ -64,6 +64,7 @@ def test_ctrl_c_ends_everything(
     assert phase is not running or "checkpoint of step" in run.output
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unhurried")
 def test_two_launches_at_once_do_not_see_each_other(launch: Launcher, traces: Traces) -> None:
     first, second = launch("first"), launch("second")

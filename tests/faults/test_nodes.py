@@ -56,6 +56,7 @@ def test_a_preempted_node(
     assert again == list(range(newest + 1, STEPS + 1))
 
 
+@pytest.mark.full
 def test_host_unfit_for_later_attempt_is_a_crash_and_retried(
     start: Callable[..., Launch], launch: Launcher, unbroken: list, traces: Traces
 ) -> None:

@@ -37,6 +37,7 @@ def save_once(launch: Launcher, start: Callable[..., Launch], tmp_path: Path) ->
     return save_once
 
 
+@pytest.mark.full
 def test_a_last_save_that_moves_may_take_longer_than_its_limit(
     save_once: Callable[..., Launch], traces: Traces, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_program_that_is_no_trainer_takes_no_trace(stuck: Stuck) -> None:
     assert is_alive(stuck.run.run_dir)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unhurried")
 def test_live_trainer_traces_its_next_steps(launch: Launcher, traces: Traces) -> None:
     run = launch()

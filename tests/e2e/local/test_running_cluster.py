@@ -183,6 +183,7 @@ def test_hosts_that_lack_what_a_run_needs_are_named_before_it_starts(
     assert_as_it_was(cluster, traces)
 
 
+@pytest.mark.full
 def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
     launch: Launcher, cluster: RayCluster, traces: Traces
 ) -> None:

@@ -61,6 +61,7 @@ def tasks(traces: Traces) -> list[int]:
     return sorted(p for p, words in running if words.startswith(f"{sys.executable} -m {NODE}"))
 
 
+@pytest.mark.full
 def test_a_job_has_the_curve_of_simulated_hosts_and_leaves_nothing(
     project: Path, traces: Traces
 ) -> None:

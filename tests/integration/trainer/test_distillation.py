@@ -130,6 +130,7 @@ def test_every_mesh_computes_the_same_losses(large: Path) -> None:
         np.testing.assert_allclose(_losses(distill_job(large, **changes), 4), alone, rtol=2e-4)
 
 
+@pytest.mark.full
 def test_experts_learn_from_experts(tmp_path: Path) -> None:
     experts = {"moe": {"count": 4, "top_k": 2}}
     Kept.of(tmp_path, 1, model={**LARGE, **experts}).saved(1)

@@ -105,12 +105,12 @@ def interpreted(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("kind", "mesh", "keys"),
     [
-        ("ragged", {}, {}),
-        ("ragged", {"fsdp": 2}, {}),
+        pytest.param("ragged", {}, {}, marks=pytest.mark.full),
+        pytest.param("ragged", {"fsdp": 2}, {}, marks=pytest.mark.full),
         ("ragged", {"expert": 2, "context": 2}, {}),
         ("ragged", {"fsdp": 2, "expert": 2, "tensor": 2}, {}),
         ("ragged", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
-        ("megablox", {}, {}),
+        pytest.param("megablox", {}, {}, marks=pytest.mark.full),
         ("megablox", {"expert": 2, "context": 2}, {}),
         ("megablox", {"fsdp": 2, "expert": 2, "tensor": 2}, BIASED),
         ("megablox_exchange", {"expert": 4}, {}),

@@ -239,14 +239,17 @@ def test_orthogonal_matrices_have_singular_values_near_one(shape):
     assert values.max() < 1.3
 
 
+EXCHANGES = {
+    "all matrices of a shape together": (1, 2),
+    "two by two": (2, 4),
+    "each weight by itself": (4, 7),
+    "with zeros for two layers": (6, 7),
+}
+"""How matrices are exchanged -> layers of the model, and exchanges in a step."""
+
+
 @pytest.mark.parametrize(
-    ("layers", "exchanges"),
-    [
-        pytest.param(1, 2, id="all matrices of a shape together"),
-        pytest.param(2, 4, id="two by two"),
-        pytest.param(4, 7, id="each weight by itself"),
-        pytest.param(6, 7, id="with zeros for two layers"),
-    ],
+    ("layers", "exchanges"), sampled(EXCHANGES, ("two by two", "with zeros for two layers"))
 )
 def test_muon_moves_each_matrix_to_one_device_and_back(layers, exchanges):
     model = {**SMALL, "layers": layers}

@@ -11,7 +11,7 @@ from tests.support.sampling import sampled
 STEPS = 20
 V4_16 = {"simulated": True, "platform": "tpu", "accelerator": "v4-16", "topology": (2, 2, 2),
          "host_bounds": (2, 2, 1)}  # fmt: skip
-ALWAYS = ("2x2, context 4 across hosts", "2x4, on a torus")
+ALWAYS = ("2x4, on a torus",)
 GRID = {
     "2x2, fsdp 4": (2, 2, {}, {}),
     "2x2, tensor 4 across hosts": (2, 2, {"tensor": 4}, {}),
