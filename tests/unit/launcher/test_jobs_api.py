@@ -1,6 +1,6 @@
 """The Jobs API as this machine speaks to it: to its address alone, and with answers that are lost.
 
-Runs on a real cluster: tests/jobs_api.
+Runs on a real cluster: tests/e2e/ray_jobs.
 """
 
 import gc
@@ -22,10 +22,12 @@ from launcher.executors import ray_jobs
 from launcher.executors.options import LaunchOptions
 from launcher.executors.registry import executor_for
 from launcher.executors.remote_run import locate
+from launcher.planning.command import CommandLaunch
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.providers.ray_jobs.client import JobsApi
+from launcher.providers.ray_jobs.entrypoint import BEGINS
 from launcher.providers.ray_jobs.order import MAX_BYTES, JobOrder, unpack
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
@@ -240,19 +242,24 @@ def test_a_job_without_any_answer_stays_recorded_and_is_found_later(
     assert there.submission_id == run.submission_id
 
 
-def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
-    head: Head,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def launch(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLaunch:
+    """A launch on the head, whose code is an empty file."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "LOST_S", 0.1)
     monkeypatch.setattr(ray_jobs, "pack", lambda folder: Code(folder, Path(), b""))
     provider = f'{{kind: attach, address: "{head.address}"}}'
     text = f"accelerator: cpu\nhosts: 1\ndevices_per_host: 1\nprovider: {provider}\n"
     (tmp_path / "cluster.yaml").write_text(text)
-    launch = command_launch(tmp_path, cluster=str(tmp_path / "cluster.yaml"))
+    return command_launch(tmp_path, cluster=str(tmp_path / "cluster.yaml"))
+
+
+def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
+    head: Head,
+    launch: CommandLaunch,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(jobs, "LOST_S", 0.1)
     head.answer = lambda request: None if "/api/jobs/" in request.path else (200, {})
     executor, options = executor_for(launch.cluster, simulated=False), LaunchOptions(detach=True)
     assert exit_code(lambda: executor.submit(launch, options)) == NO_CLUSTER
@@ -261,6 +268,27 @@ def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
     noted = RayJob.read(launch.run_dir)
     assert noted is not None
     assert registry.registered() == [launch.run_dir]
+
+
+def test_a_new_run_that_the_head_did_not_start_leaves_no_folder(
+    head: Head, launch: CommandLaunch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepts = head.answer
+
+    def answer(request: Server) -> tuple[int, object] | None:
+        if request.path.endswith("/logs"):
+            return 200, {"logs": f"{BEGINS}\nno response from 10.0.0.1:6379\n"}
+        if request.command == "GET" and "/api/jobs/" in request.path:
+            return 200, {"status": "FAILED", "driver_exit_code": NO_CLUSTER}
+        return accepts(request)
+
+    head.answer = answer
+    executor = executor_for(launch.cluster, simulated=False)
+    assert exit_code(lambda: executor.submit(launch, LaunchOptions())) == NO_CLUSTER
+    printed = capsys.readouterr()
+    assert "no response from 10.0.0.1:6379" in printed.out
+    assert "any was not started: see the reason above" in printed.err
+    assert not launch.run_dir.exists()
 
 
 def test_a_job_that_the_cluster_never_got_is_forgotten_once_it_says_so(
