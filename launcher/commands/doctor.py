@@ -30,7 +30,7 @@ from trainer.contract.protocol.process_names import host_name
 class InspectedHost(Seen):
     """A host of the cluster, and the result of its checks."""
 
-    process: int
+    host: int
     """Number of the host, from 0."""
 
 
@@ -89,8 +89,8 @@ def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[HostPr
     table = Table(box=None, pad_edge=False)
     for title in ("host", "address", "chips", "memory", "/dev/shm", "disk", "files", "clock"):
         table.add_column(title, justify="left" if title in ("host", "address") else "right")
-    for process, one in sorted(seen.items()):
-        table.add_row(host_name(process), *_cells(one))
+    for host, one in sorted(seen.items()):
+        table.add_row(host_name(host), *_cells(one))
     console.print(table)
     for problem in problems:
         style = "bold red" if problem.is_fatal else "yellow"
@@ -113,5 +113,5 @@ def _cells(one: Seen) -> list[str]:
 
 
 def _result(seen: Mapping[int, Seen], problems: Sequence[HostProblem]) -> DoctorResult:
-    hosts = [InspectedHost(process=p, **vars(one)) for p, one in sorted(seen.items())]
+    hosts = [InspectedHost(host=host, **vars(one)) for host, one in sorted(seen.items())]
     return DoctorResult(hosts=hosts, problems=problems)

@@ -370,7 +370,7 @@ class RunController(Listener):
 
     def _first_process(self, problem: HostProblem) -> int:
         """Returns the first process of the host with a problem."""
-        return problem.process * self._processes_per_host
+        return problem.host * self._processes_per_host
 
 
 def _check_corpus(launch: LaunchSpec, reports: Mapping[int, CheckedEvent]) -> None:

@@ -22,7 +22,7 @@ from launcher.providers.ssh.uv_binary import find_uv
 def inspect_by_ssh(
     launch: LaunchSpec, settings: Ssh, on_status: Callable[[str], None]
 ) -> dict[int, Seen]:
-    """Runs the doctor in the environment that a run gets, and returns its reports by process.
+    """Runs the doctor in the environment that a run gets, and returns its reports by host.
 
     Leaves only files on the hosts. Raises HostError.
     """
@@ -46,4 +46,4 @@ def parse_reports(output: str) -> dict[int, Seen]:
     except ValueError:
         raise HostError(f"the doctor could not inspect the hosts:\n{output.strip()}") from None
     seen = TypeAdapter(Seen)
-    return {host.pop("process"): seen.validate_python(host) for host in parsed["hosts"]}
+    return {one.pop("host"): seen.validate_python(one) for one in parsed["hosts"]}

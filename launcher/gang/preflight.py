@@ -29,7 +29,7 @@ ERROR = 0.15
 class HostProblem:
     """A problem of one host."""
 
-    process: int
+    host: int
     """The number of the host, from 0."""
     text: str
     """The problem and its remedy."""
@@ -37,7 +37,7 @@ class HostProblem:
     """Whether no run can succeed with it."""
 
     def __str__(self) -> str:
-        return f"{host_name(self.process)}: {self.text}"
+        return f"{host_name(self.host)}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -83,54 +83,54 @@ def judge(seen: Mapping[int, Seen], needs: Needs) -> list[HostProblem]:
     machines = {one.report.machine for one in seen.values()}
     return [
         problem
-        for process, one in sorted(seen.items())
+        for host, one in sorted(seen.items())
         for problem in (
-            *_addresses(process, one, machines, seen[0].report.address),
-            *_storage(process, one.report, needs),
-            *_accelerators(process, one.report, needs),
-            *_limits(process, one, needs),
+            *_addresses(host, one, machines, seen[0].report.address),
+            *_storage(host, one.report, needs),
+            *_accelerators(host, one.report, needs),
+            *_limits(host, one, needs),
         )
     ]
 
 
-def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[HostProblem]:
+def _addresses(host: int, one: Seen, machines: set[str], first: str) -> Iterator[HostProblem]:
     address = one.report.address
     if is_ipv6(address):
-        yield HostProblem(process, f"its address is {address}: {NEEDED}")
+        yield HostProblem(host, f"its address is {address}: {NEEDED}")
     if len(machines) > 1 and ipaddress.ip_address(address).is_loopback:
         yield HostProblem(
-            process,
+            host,
             f"its address is {address}, which no other machine can reach. Give its name another "
             "address in /etc/hosts, or start Ray on it with --node-ip-address",
         )
     if one.unreachable:
         yield HostProblem(
-            process,
+            host,
             f"cannot connect to {host_name(0)} at {first}: {one.unreachable}. Check its firewall: "
             "all hosts must reach all ports of the first one",
         )
 
 
-def _storage(process: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
+def _storage(host: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
     if report.unwritable:
-        yield HostProblem(process, f"cannot write to the run's folder: {report.unwritable}")
-    elif process == 0 and report.disk_bytes < needs.checkpoint_bytes:
+        yield HostProblem(host, f"cannot write to the run's folder: {report.unwritable}")
+    elif host == 0 and report.disk_bytes < needs.checkpoint_bytes:
         yield HostProblem(
-            process,
+            host,
             f"{format_bytes(report.disk_bytes)} of disk space are free, but a checkpoint takes "
             f"{format_bytes(needs.checkpoint_bytes)}. Delete files, or set storage to another "
             "folder",
         )
 
 
-def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
+def _accelerators(host: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
     world = needs.world
     if world.on_cpu:
         return
     planned = _chips_of_a_host(world)
     if report.chips != planned:
         yield HostProblem(
-            process,
+            host,
             f"found {report.chips} of {planned} {world.platform.upper()}s. Check the accelerator "
             "type, the driver, and the container's device access",
             is_fatal=needs.accelerators,
@@ -138,7 +138,7 @@ def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Ho
     for holder in report.holders:
         command = holder.command[:COMMAND_CHARACTERS]
         yield HostProblem(
-            process,
+            host,
             f"process {holder.pid} of {holder.owner} ({command}) has {holder.device} open. "
             f"End it on that host with `kill {holder.pid}`",
             # A TPU serves one process; monitors, including Ray's own, also hold GPUs open.
@@ -146,7 +146,7 @@ def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Ho
         )
 
 
-def _limits(process: int, one: Seen, needs: Needs) -> Iterator[HostProblem]:
+def _limits(host: int, one: Seen, needs: Needs) -> Iterator[HostProblem]:
     report = one.report
     if abs(one.clock_ahead_s) > CLOCKS_S:
         which = "ahead of" if one.clock_ahead_s > 0 else "behind"
@@ -154,21 +154,21 @@ def _limits(process: int, one: Seen, needs: Needs) -> Iterator[HostProblem]:
             f"its clock is {abs(one.clock_ahead_s):.0f} s {which} this machine's. "
             "Synchronize it with NTP"
         )
-        yield HostProblem(process, text, is_fatal=False)
+        yield HostProblem(host, text, is_fatal=False)
     if report.open_files < OPEN_FILES:
         text = f"open-file limit is {report.open_files}; raise it with `ulimit -n {OPEN_FILES}`"
-        yield HostProblem(process, text, is_fatal=False)
+        yield HostProblem(host, text, is_fatal=False)
     if report.shared_memory_bytes is not None and report.shared_memory_bytes < SHARED_MEMORY:
         text = (
             f"{format_bytes(report.shared_memory_bytes)} of /dev/shm are free; data loaders need "
             f"{format_bytes(SHARED_MEMORY)}"
         )
-        yield HostProblem(process, text, is_fatal=False)
+        yield HostProblem(host, text, is_fatal=False)
     if needs.host_memory:
-        yield from _memory(process, report, needs.host_memory)
+        yield from _memory(host, report, needs.host_memory)
 
 
-def _memory(process: int, report: HostReport, peak: Phase) -> Iterator[HostProblem]:
+def _memory(host: int, report: HostReport, peak: Phase) -> Iterator[HostProblem]:
     """Yields a problem when the host's free memory is less than the forecast.
 
     It is fatal when it is less even if the forecast is too high by `ERROR`. The agents run already.
@@ -181,7 +181,7 @@ def _memory(process: int, report: HostReport, peak: Phase) -> Iterator[HostProbl
         f"{format_bytes(report.memory_bytes)} of memory are free, but "
         f"{host_memory.describe(peak)}. {remedy}"
     )
-    yield HostProblem(process, text, is_fatal=report.memory_bytes < needed * (1 - ERROR))
+    yield HostProblem(host, text, is_fatal=report.memory_bytes < needed * (1 - ERROR))
 
 
 def _chips_of_a_host(world: World) -> int:

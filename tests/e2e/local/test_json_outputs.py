@@ -85,7 +85,7 @@ def test_outputs_of_a_flow(launched: Any, launch: Launcher) -> None:
 
 def test_outputs_about_a_cluster(launched: Any) -> None:
     examined = validated("doctor", launched("doctor", "-c", "one.yaml").stdout)
-    assert [host["process"] for host in examined["hosts"]] == [0]
+    assert [one["host"] for one in examined["hosts"]] == [0]
     up = validated("up", launched("up", "one.yaml").stdout)
     assert (up["hosts"], up["started"]) == (1, True)
     again = validated("up", launched("up", "one.yaml").stdout)

@@ -87,7 +87,7 @@ def test_the_doctor_looks_at_hosts_that_it_gets_from_the_queue(
     words = ("doctor", "-c", "slurm.yaml", "-o", "json")
     looked = run_launcher(project, traces.environment, *words)
     assert looked.returncode == OK, looked.stdout + looked.stderr
-    assert [host["process"] for host in json.loads(looked.stdout)["hosts"]] == [0, 1]
+    assert [one["host"] for one in json.loads(looked.stdout)["hosts"]] == [0, 1]
     assert not list(project.glob(".slipway-*"))
 
 

@@ -142,7 +142,7 @@ def test_low_limits_warn_and_run_continues(change: dict, word: str) -> None:
 
 def test_all_problems_of_all_hosts_are_reported_at_once() -> None:
     bad = replace(GOOD, chips=0, unwritable="Permission denied", open_files=100)
-    assert [problem.process for problem in problems(bad, bad)] == [0, 0, 0, 1, 1, 1]
+    assert [problem.host for problem in problems(bad, bad)] == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.fixture
