@@ -106,68 +106,69 @@ def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
 
 def _stages(job: Job, stages: int) -> Problems:
     """Yields conflicts of a pipeline's stages, which all run the same program."""
-    rounds = job.mesh.pipeline_rounds
     if stages == 1:
-        if rounds > 1:
-            yield (
-                "mesh.pipeline_rounds",
-                f"found {rounds}, but the layers are on one stage. Set mesh.pipeline, or remove "
-                "this key",
-            )
-        if job.mesh.pipeline_schedule != "gpipe":
-            yield (
-                "mesh.pipeline_schedule",
-                f"found {job.mesh.pipeline_schedule}, but the layers are on one stage. Set "
-                "mesh.pipeline, or remove this key",
-            )
+        yield from _one_stage(job)
         return
-    if job.dpo:
-        yield "mesh.pipeline", f"found {stages}, but dpo runs on one stage. Remove this key"
+    if reason := _without_stages(job):
+        yield "mesh.pipeline", f"found {stages}, but {reason}. Remove this key"
         return
-    if job.distill:
-        yield "mesh.pipeline", f"found {stages}, but distill runs on one stage. Remove this key"
-        return
-    if not isinstance(job.model, Model):
-        yield (
-            "mesh.pipeline",
-            f"found {stages}, but a custom model (model.module) has no stages. Remove this key",
-        )
-        return
-    if job.model.moe and (dense := job.model.moe.dense_layers):
-        yield (
-            "mesh.pipeline",
-            f"found {stages}, but the first {dense} layers have no experts "
-            "(model.moe.dense_layers), and all stages run the same program. Remove this key",
-        )
-        return
-    layers, period = job.model.layers, job.model.layer_period
-    groups, rest = divmod(layers, period)
-    if job.model.offload:
+    if job.decoder.offload:
         # Seen with libtpu 0.0.42: "Bitcast cannot have different memory spaces".
         yield (
             "model.offload",
             f"with mesh.pipeline {stages}, activations stay on the devices: XLA cannot compile "
             "their copies to the host's memory. Remove one of the two",
         )
-    if rounds > 1:
+    if job.mesh.pipeline_rounds > 1:
         yield from _rounds(job, stages)
     if job.mesh.pipeline_schedule == "1f1b":
         yield from _alternating(job)
+    yield from _division(job.decoder, stages, job.mesh.pipeline_rounds)
+
+
+def _one_stage(job: Job) -> Problems:
+    """Yields keys of a pipeline that a job without one sets."""
+    remedy = "but the layers are on one stage. Set mesh.pipeline, or remove this key"
+    if job.mesh.pipeline_rounds > 1:
+        yield "mesh.pipeline_rounds", f"found {job.mesh.pipeline_rounds}, {remedy}"
+    if job.mesh.pipeline_schedule != "gpipe":
+        yield "mesh.pipeline_schedule", f"found {job.mesh.pipeline_schedule}, {remedy}"
+
+
+def _without_stages(job: Job) -> str | None:
+    """Returns why the job cannot have stages, or None if it can."""
+    if job.dpo:
+        return "dpo runs on one stage"
+    if job.distill:
+        return "distill runs on one stage"
+    if not isinstance(job.model, Model):
+        return "a custom model (model.module) has no stages"
+    if job.model.moe and (dense := job.model.moe.dense_layers):
+        return (
+            f"the first {dense} layers have no experts (model.moe.dense_layers), and all stages "
+            "run the same program"
+        )
+    return None
+
+
+def _division(model: Model, stages: int, rounds: int) -> Problems:
+    """Yields a conflict when the layers do not divide into stages, or those into rounds."""
+    layers, period = model.layers, model.layer_period
+    groups, rest = divmod(layers, period)
     kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
-    if groups % stages == rest == 0:
-        of_stage = groups // stages
-        if of_stage % rounds:
-            yield (
-                "mesh.pipeline_rounds",
-                f"the {layers // stages} layers of a stage are not divisible by {rounds} rounds"
-                f"{kinds}. Valid values: {sizes_text(of_stage)}",
-            )
-        return
-    yield (
-        "mesh.pipeline",
-        f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
-        f"{'1' if rest else sizes_text(groups)}",
-    )
+    of_stage, left = divmod(groups, stages)
+    if left or rest:
+        yield (
+            "mesh.pipeline",
+            f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
+            f"{'1' if rest else sizes_text(groups)}",
+        )
+    elif of_stage % rounds:
+        yield (
+            "mesh.pipeline_rounds",
+            f"the {layers // stages} layers of a stage are not divisible by {rounds} rounds"
+            f"{kinds}. Valid values: {sizes_text(of_stage)}",
+        )
 
 
 def _rounds(job: Job, stages: int) -> Problems:
