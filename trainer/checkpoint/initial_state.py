@@ -106,52 +106,67 @@ def _begin(
     program: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
 ) -> tuple[InitialState, CheckpointMetadata | None]:
     """Returns the state without a teacher, and the metadata of its checkpoint, if it has one."""
-    source = program.job.checkpoint and program.job.checkpoint.init_from
     if restorer:
         with events.phase("restore"):
             restored = restorer.newest(program.shapes, program.shardings)
         if restored:
-            about = restored.about
-            text = f"{moved(about, plan.world, plan.mesh)}{_from(restored)}"
-            report.restored(about.step, about.examples, restored.source, text)
-            for note in [*restored.notes, *program_changes(about, program.job)]:
-                report.print_line(f"changed since the checkpoint: {note}")
-            state, base = restored.state, None
-            if about.base and source:
-                # `source` may be a run that has a newer step by now: use the recorded step.
-                is_same = about.job["checkpoint"]["init_from"] == source
-                folder = about.base.source if is_same else source
-                with events.phase("restore"):
-                    model, base = initial(folder, program, about.base)
-                state = state._replace(frozen_params=model)
-            # A run that had no checks takes the state that it resumes with for a good one.
-            last = about.step if about.checked_step is None else about.checked_step
-            checks = HostChecks(last if program.job.integrity else None)
-            start = InitialState(
-                state,
-                about.step,
-                about.examples,
-                about.loss,
-                base,
-                stamp=restored.stamp,
-                recent=RecentSteps(about.recent),
-                excluded=about.excluded,
-                checks=checks,
-            )
-            return start, about
+            _report(restored, program, plan, report)
+            return _resumed(restored, program, events), restored.about
         report.print_if_resumed("no checkpoint was committed: starting from step 1")
+    return _new(program, report, events), None
+
+
+def _report(restored: Restored, program: TrainProgram, plan: Plan, report: Report) -> None:
+    """Reports what was restored, from where, and what has changed since."""
+    about = restored.about
+    text = f"{moved(about, plan.world, plan.mesh)}{_from(restored)}"
+    report.restored(about.step, about.examples, restored.source, text)
+    for note in [*restored.notes, *program_changes(about, program.job)]:
+        report.print_line(f"changed since the checkpoint: {note}")
+
+
+def _resumed(restored: Restored, program: TrainProgram, events: Events) -> InitialState:
+    """Returns the state of a checkpoint, with the frozen weights of its base."""
+    about, state, base = restored.about, restored.state, None
+    source = program.job.checkpoint and program.job.checkpoint.init_from
+    if about.base and source:
+        # `source` may be a run that has a newer step by now: use the recorded step.
+        is_same = about.job["checkpoint"]["init_from"] == source
+        folder = about.base.source if is_same else source
+        with events.phase("restore"):
+            model, base = initial(folder, program, about.base)
+        state = state._replace(frozen_params=model)
+    # A run that had no checks takes the state that it resumes with for a good one.
+    last = about.step if about.checked_step is None else about.checked_step
+    return InitialState(
+        state,
+        about.step,
+        about.examples,
+        about.loss,
+        base,
+        stamp=restored.stamp,
+        recent=RecentSteps(about.recent),
+        excluded=about.excluded,
+        checks=HostChecks(last if program.job.integrity else None),
+    )
+
+
+def _new(program: TrainProgram, report: Report, events: Events) -> InitialState:
+    """Returns the state of step 0, with new weights or with those in `init_from`."""
     checks = HostChecks(0 if program.job.integrity else None)
+    source = program.job.checkpoint and program.job.checkpoint.init_from
     if source is None:
-        return InitialState(program.initial_state(), checks=checks), None
+        return InitialState(program.initial_state(), checks=checks)
     with events.phase("restore"):
         params, base = initial(source, program)
+    start = InitialState(program.fresh_state(params), checks=checks)
     if program.job.lora:
         report.print_line(f"training adapters on the frozen weights from {base.source}")
-        return InitialState(program.fresh_state(params), base=base, checks=checks), None
+        return replace(start, base=base)
     report.print_line(
         f"starting from the weights in {source}, with a new optimizer state and data order"
     )
-    return InitialState(program.fresh_state(params), checks=checks), None
+    return start
 
 
 def _from(restored: Restored) -> str:
