@@ -17,7 +17,8 @@ from tests.support.run_folders import add_events, add_log, add_steps, make_run
 from tests.support.worlds import tiny_job
 
 WRONG = JOB.replace("layers: 1", "layers: none").replace("steps: 2", "step: 2")
-OF_REAL_RUNS = Path(__file__).parents[2] / "e2e" / "local" / "test_json_outputs.py"
+LOCAL = Path(__file__).parents[2] / "e2e" / "local"
+OF_REAL_RUNS = (LOCAL / "test_json_outputs.py", LOCAL / "test_sweep.py")
 COMMANDS = [
     ["attach", "small"],
     ["checkpoints", "list", "small"],
@@ -94,7 +95,7 @@ def run(folder: Path, *words: str) -> Any:
 
 
 def test_every_command_is_run_here_or_by_the_tests_of_real_runs() -> None:
-    source = OF_REAL_RUNS.read_text(encoding="utf-8")
+    source = "".join(path.read_text(encoding="utf-8") for path in OF_REAL_RUNS)
     elsewhere = re.findall(r'(?:printed|validated)\("([a-z -]+)"', source)
     assert {*map(name_of, COMMANDS), *elsewhere} == set(COMMAND_OUTPUTS)
 
