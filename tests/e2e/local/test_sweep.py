@@ -37,7 +37,7 @@ devices_per_host: 1
 provider: {kind: local}
 """
 RATES = "optimizer.learning_rate=1e-4,1e-2"
-BEST = "optimizer.learning_rate=1e-2"
+FOUR_RATES = f"{RATES},1e-3,1e-5"
 
 
 class Sweep:
@@ -148,12 +148,12 @@ def test_a_point_whose_driver_was_killed_is_resumed(sweep: Sweep) -> None:
 def test_early_stopping_finds_the_best_point_in_half_of_the_steps(warm_sweep: Sweep) -> None:
     """The schedule of a point is that of the whole job, also where it stops early.
 
-    With CI_FULL, the whole sweep shows which point is the best one.
+    Without CI_FULL, two of the four points show which one is the best.
     """
     sweep = warm_sweep
-    halved = sweep(f"{RATES},1e-3,1e-5", "name=halved", "--early-stop")
+    halved = sweep(FOUR_RATES, "name=halved", "--early-stop")
     assert halved["rungs"] == [2, 4, 8] and halved["steps"] == 2 + 2 + 4 + 8
-    whole = sweep(f"{RATES},1e-3,1e-5" if IS_FULL else BEST, "name=whole")
+    whole = sweep(FOUR_RATES if IS_FULL else RATES, "name=whole")
     best, expected = halved["points"][0], whole["points"][0]
     assert best["values"] == expected["values"]
     assert [point["state"] for point in halved["points"]] == ["finished", *["stopped early"] * 3]
