@@ -65,7 +65,7 @@ RESUMED = {
 """Name of each run that stops after step 20 -> how the command that continues it differs."""
 FULL = {
     "again", "logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized", "corpus",
-    "resumed", "tensor", "turned", "hosts", "batch",
+    "resumed", "repeated", "tensor", "turned", "hosts", "batch",
 }  # fmt: skip
 """Runs that only CI_FULL makes; their pairs are marked `full`."""
 SAME_KINDS = "equal_losses|equal_up_to_rounding"
@@ -176,7 +176,8 @@ def _run_all(project: Project) -> None:
     project.run(first)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(project.run, others))
-        shutil.rmtree(project.folder / "runs" / "repeated" / "checkpoints" / "20")
+        if IS_FULL:
+            shutil.rmtree(project.folder / "runs" / "repeated" / "checkpoints" / "20")
         list(pool.map(project.resume, _made(RESUMED)))
     for name in ("program", "program-again"):
         project.run_program(name, "program.py")
@@ -232,6 +233,7 @@ def test_a_run_that_turned_differs_from_the_step_after_its_turn(
     assert found["base", "turned"]["losses"]["first_different_step"] == 22
 
 
+@pytest.mark.full
 def test_repeated_steps_count_once(project: Project) -> None:
     base, repeated = project.compare("base", "repeated")["runs"]
     lines = (project.folder / "runs" / "repeated" / "metrics.jsonl").read_text().splitlines()

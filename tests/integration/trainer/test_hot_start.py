@@ -21,7 +21,7 @@ JOB = job_of(
     sample={"prompt": "a", "tokens": 4},
     checkpoint={"every_steps": 2},
 )
-ONE = world_of(1, 1)
+ONE, TWO = world_of(1, 1), world_of(2, 1)
 PLAN = resolve(JOB, ONE, corpus_of(JOB))
 PROGRAMS = {"key/TrainProgram.step": b"no program"}
 
@@ -96,29 +96,35 @@ def executables(cache: Path) -> list[str]:
     return [path.name for path in cache.glob("slipway/executables/*/*")]
 
 
-@pytest.mark.slow
-def test_a_first_attempt_compiles_nothing_unless_its_programs_are_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> gang.Ended:
+    """A run on two hosts with empty caches, to which its programs were brought."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
-    world, run_dir = world_of(2, 1), tmp_path / "run"
-    keep(world, run_dir)
+    keep(TWO, tmp_path / "run")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
-    hot = gang.run(JOB, world, run_dir)
+    return gang.run(JOB, TWO, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_first_attempt_compiles_nothing(hot: gang.Ended, tmp_path: Path) -> None:
     assert hot.codes == [0, 0], hot.outputs
     compiled = [event for event in hot.events if event["event"] == "compiled"]
     assert [(event["traces"], event["compilations"]) for event in compiled] == [(0, 0), (0, 0)]
     assert all("hot start: loaded 2 programs" in output for output in hot.outputs)
     assert executables(tmp_path / "there") == [], "evaluation, sample or a digest was compiled"
 
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_first_attempt_compiles_what_is_stale(hot: gang.Ended, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / kept_programs.IN_RUN).mkdir(parents=True)
-    for path in (run_dir / kept_programs.IN_RUN).iterdir():
+    for path in (tmp_path / "run" / kept_programs.IN_RUN).iterdir():
         found = Bundle.read(path)
         stale = {**found.made_from, "jaxlib": "0.0.1"}
         never_read = dict.fromkeys(found.programs, b"no program")
         Bundle(stale, never_read).write(other / kept_programs.IN_RUN / path.name)
-    cold = gang.run(JOB, world, other)
+    cold = gang.run(JOB, TWO, other)
     assert cold.codes == [0, 0], cold.outputs
     assert all("was made from jaxlib 0.0.1, here" in output for output in cold.outputs)
     assert cold.losses() == hot.losses()
