@@ -23,6 +23,7 @@ from trainer.contract.records import checkpoint_metadata
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.full
 def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
     """The node is replaced; the trainer that it leaves behind does not live on beside the next."""
     run = start()

@@ -146,6 +146,7 @@ def test_ctrl_c_lets_go_of_a_run_that_goes_on(alone: Alone, traces: Traces) -> N
     traces.assert_nothing_left()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unhurried")
 def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     alone: Alone, traces: Traces

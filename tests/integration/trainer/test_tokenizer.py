@@ -129,6 +129,7 @@ def test_another_tokenizer_is_another_corpus(tmp_path: Path) -> None:
     assert len(first.held_in) < len(second.held_in)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_trains_writes_text_and_its_model_goes_with_the_tokenizer(tmp_path: Path) -> None:
     path = make(tmp_path)
