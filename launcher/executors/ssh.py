@@ -308,8 +308,8 @@ def _handle(submission: RemoteSubmission, code: int) -> RunHandle:
     The display on the head has shown the reason already.
     """
     folder = submission.folder
-    if code != OK and not submission.has_begun:
+    if code == OK:
+        return handle_of(folder)
+    if not submission.has_begun:
         raise error_of(code, f"{folder.name} was not started: see the reason above")
-    if code != OK:
-        raise error_of(code, describe(read_status(folder)), run_dir=folder)
-    return handle_of(folder)
+    raise error_of(code, describe(read_status(folder)), run_dir=folder)

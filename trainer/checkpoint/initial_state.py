@@ -159,14 +159,13 @@ def _new(program: TrainProgram, report: Report, events: Events) -> InitialState:
         return InitialState(program.initial_state(), checks=checks)
     with events.phase("restore"):
         params, base = initial(source, program)
-    start = InitialState(program.fresh_state(params), checks=checks)
     if program.job.lora:
         report.print_line(f"training adapters on the frozen weights from {base.source}")
-        return replace(start, base=base)
+        return InitialState(program.fresh_state(params), base=base, checks=checks)
     report.print_line(
         f"starting from the weights in {source}, with a new optimizer state and data order"
     )
-    return start
+    return InitialState(program.fresh_state(params), checks=checks)
 
 
 def _from(restored: Restored) -> str:

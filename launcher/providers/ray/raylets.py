@@ -16,7 +16,10 @@ def of_this_machine(flag: str) -> set[str]:
 
 
 def cluster_of_this_process() -> str | None:
-    """Returns the address of the cluster whose raylet has started this process or one above it."""
+    """Returns the address of the cluster whose raylet started this process or one of its parents.
+
+    Returns None for a process that no raylet started.
+    """
     for process in psutil.Process().parents():
         try:
             command = process.cmdline()

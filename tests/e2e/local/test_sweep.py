@@ -61,7 +61,7 @@ class Sweep:
         )
 
     def __call__(self, *words: str, code: int = 0) -> dict[str, Any]:
-        """What a sweep that ends with an exit code prints, which is valid by its schema."""
+        """The output of a sweep that ends with an exit code, validated by its schema."""
         with self.begin(*words) as process:
             output, errors = process.communicate(timeout=LAUNCH_TIMEOUT_S)
         assert process.returncode == code, errors
