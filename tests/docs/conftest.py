@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.remote import Producer
 
 from tests.docs.pages import DOCS
 from tests.support.browser import chromium
+from tests.support.docs_scheduler import DocsScheduler
 
 # Without the group there is no browser to drive.
 collect_ignore = [] if find_spec("selenium") else ["test_browser.py", "test_report_page.py"]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> DocsScheduler:
+    """Spreads the pages over the workers, and keeps the site on one."""
+    return DocsScheduler(config, log)
 
 
 @pytest.fixture(scope="module")

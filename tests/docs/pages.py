@@ -11,7 +11,8 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts
 WITH_README = [ROOT / "README.md", *PAGES]
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
-SMALL_QUICKSTART = {"d_model": 64, "d_ff": 128, "seq_len": 64, "batches": 1, "tokens": 20}
+WITH_JOBS = ("jobs/quickstart.yaml", "launcher/commands/init.py")
+SMALL_JOB = {"d_model": 64, "d_ff": 128, "seq_len": 64, "batches": 1, "tokens": 20}
 
 
 def page_id(path: Path) -> str:
@@ -45,11 +46,14 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
-def shrink_quickstart(checkout: Path) -> None:
-    """Gives the quickstart of a copy a smaller model, shorter sequences and fewer tokens."""
-    job = checkout / "jobs" / "quickstart.yaml"
-    text = job.read_text(encoding="utf-8")
-    for key, value in SMALL_QUICKSTART.items():
-        text, found = re.subn(rf"\b{key}: \d+", f"{key}: {value}", text)
-        assert found == 1, f"{job} has one {key}"
-    job.write_text(text, encoding="utf-8")
+def shrink_jobs(checkout: Path) -> None:
+    """Gives jobs of a copy smaller models, shorter sequences and fewer tokens.
+
+    They are the quickstart, and what `launch init` writes.
+    """
+    for file in WITH_JOBS:
+        text = (checkout / file).read_text(encoding="utf-8")
+        for key, value in SMALL_JOB.items():
+            text, found = re.subn(rf"\b{key}: \d+", f"{key}: {value}", text)
+            assert found, f"{file} has a {key}"
+        (checkout / file).write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.browser import SCHEMES, WIDTHS, has_scheme, is_too_wide, resize, use_scheme
 
-pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.docs
 wait = pytest.importorskip("selenium.webdriver.support.wait")
 
 SHOTS = ("index", "reference/job-file", "tutorials/first-run")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, blocks, copy_checkout, page_id, shrink_quickstart
+from tests.docs.pages import PAGES, blocks, copy_checkout, page_id, shrink_jobs
 from tests.support.sampling import IS_FULL
 from tests.support.xla_flags import FAST_COMPILATION
 
@@ -27,10 +27,10 @@ uv() {  # `uv run` with this environment instead of a new one
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy whose quickstart is small: all pages together take CI half the time with it."""
+    """A copy whose jobs are small: all pages together take CI half the time with it."""
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     if not IS_FULL:
-        shrink_quickstart(checkout)
+        shrink_jobs(checkout)
     return checkout
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES
 
-pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.docs
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks, copy_checkout, shrink_quickstart
+from tests.docs.pages import ROOT, blocks, copy_checkout, shrink_jobs
 from tests.support.sampling import IS_FULL
 from tests.support.uv_cache import uv_cache
 from tests.support.xla_flags import FAST_COMPILATION
@@ -66,7 +66,7 @@ def test_commands_run_in_a_new_environment(tmp_path_factory: pytest.TempPathFact
     without_caches = {**environment, "XDG_CACHE_HOME": str(checkout / "cache")}
     quickstart = run(FIRST + FEWER_STEPS, checkout, without_caches)
     if not IS_FULL:
-        shrink_quickstart(checkout)
+        shrink_jobs(checkout)
         environment["XLA_FLAGS"] = FAST_COMPILATION
     for command in COMMANDS:
         if command != FIRST and command not in TESTS:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, ROOT
 
-pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.docs
 
 
 class Page(HTMLParser):
