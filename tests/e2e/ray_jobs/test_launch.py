@@ -54,7 +54,7 @@ def other_raylets() -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(home: Path) -> Iterator[RayCluster]:
+def cluster(home: Path, unhurried: None) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         patch.setenv("XDG_STATE_HOME", str(home / "state"))

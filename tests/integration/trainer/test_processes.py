@@ -107,7 +107,7 @@ def test_two_processes_train_together_and_report_events(tmp_path):
 )
 def test_a_wide_model_comes_to_its_end(tmp_path, processes, devices):
     """Wide enough that operations run side by side, on more devices than there are cores."""
-    model = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768}
-    job = job_of(steps=3, model=model, data={"seq_len": 256, "global_batch": 16})
+    model = {"layers": 2, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768}
+    job = job_of(steps=2, model=model, data={"seq_len": 256, "global_batch": 16})
     ended = gang.run(job, world_of(processes, devices), tmp_path)
     assert ended.codes == [0] * processes, "\n".join(ended.outputs)

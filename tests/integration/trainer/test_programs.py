@@ -35,6 +35,16 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Ended:
         return attempt(1, folder / "run", until=FIRST_STEPS)
 
 
+@pytest.fixture(scope="module")
+def second(first: Ended, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The attempt after it, in a copy of its folder and with a copy of its caches."""
+    folder = tmp_path_factory.mktemp("second")
+    shutil.copytree(first.run_dir.parent, folder, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        return attempt(2, folder / "run")
+
+
 @pytest.fixture
 def programs(first: Ended, no_programs: Path, tmp_path: Path) -> Path:
     """The folder of the programs of a first attempt; its run is copied to `tmp_path / "run"`."""
@@ -65,11 +75,9 @@ def work(ended: Ended) -> list[tuple[int, int]]:
     return [(event["traces"], event["compilations"]) for event in events]
 
 
-def test_the_next_attempt_traces_and_compiles_nothing(
-    first: Ended, programs: Path, tmp_path: Path
-) -> None:
+def test_the_next_attempt_traces_and_compiles_nothing(first: Ended, second: Ended) -> None:
     assert all(work(first)[0])
-    assert work(attempt(2, tmp_path / "run")) == NONE
+    assert work(second) == NONE
 
 
 def test_process_0_compiles_for_all(no_programs: Path, tmp_path: Path) -> None:
@@ -86,6 +94,7 @@ def test_a_process_compiles_what_process_0_has_and_it_lacks(programs: Path, tmp_
     assert all(lacks)
 
 
+@pytest.mark.full
 def test_a_process_compiles_what_process_0_does_not_keep(no_programs: Path, tmp_path: Path) -> None:
     keeps_nothing = {0: {PROGRAMS_BYTES: "0"}}
     first = attempt(1, tmp_path / "run", until=FIRST_STEPS, host_env=keeps_nothing)
@@ -116,9 +125,11 @@ def test_a_custom_model_is_neither_traced_nor_compiled_again(
     assert work(attempt(2, tmp_path / "run", model=CUSTOM)) == NONE
 
 
-def test_the_losses_are_those_of_programs_that_were_traced(programs: Path, tmp_path: Path) -> None:
-    losses = attempt(2, tmp_path / "run").losses()
-    assert losses == attempt(1, tmp_path / "undisturbed").losses()
+@pytest.mark.usefixtures("no_programs")
+def test_the_losses_are_those_of_programs_that_were_traced(second: Ended, tmp_path: Path) -> None:
+    traced = attempt(1, tmp_path / "run")
+    assert all(traces for traces, _ in work(traced))
+    assert second.losses() == traced.losses()
 
 
 def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None:
