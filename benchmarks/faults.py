@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,21 +31,9 @@ def workplace() -> Iterator[tuple[Path, Traces]]:
 
     SIGTERM ends this program like an exception, so that it leaves neither.
     """
-    traces = Traces()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-
-    def end_all() -> bool:
-        for process in (left := traces.processes()):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        return not left
-
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            yield Path(folder), traces
-        finally:
-            wait_until(end_all)
-            traces.remove()
+    with tempfile.TemporaryDirectory() as folder, Traces() as traces:
+        yield Path(folder), traces
 
 
 def faults(flag: Path, trainer_of: Victim = trainer_of) -> dict[str, Fire]:

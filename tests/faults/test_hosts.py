@@ -56,6 +56,7 @@ def test_a_host_that_never_comes_up_is_named(launch: Launcher, traces: Traces) -
     traces.assert_nothing_left(timeout_s=1.0)
 
 
+@pytest.mark.full
 def test_a_node_that_ends_while_it_starts_is_started_again(
     launch: Launcher, traces: Traces
 ) -> None:

@@ -90,6 +90,7 @@ def test_after_the_loss_of_a_host_its_neighbor_has_its_shards(
     assert_finished(run, unbroken, traces)
 
 
+@pytest.mark.full
 def test_when_both_holders_of_a_shard_are_lost_storage_is_read(
     run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
 ) -> None:

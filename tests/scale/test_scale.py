@@ -24,9 +24,8 @@ DEADLINE_S = 180.0
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    traces.remove()
+    with Traces() as traces:
+        yield traces
 
 
 @pytest.mark.parametrize("hosts", sampled({str(n): n for n in (MOST_NODES, 64)}, ("64",)))

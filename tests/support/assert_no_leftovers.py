@@ -3,9 +3,12 @@
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from tests.support.processes import wait_until
 
@@ -13,13 +16,24 @@ MARK = "LEFTOVER_MARK"
 
 
 class Traces:
-    """Everything that commands started with `environment` leave on this machine."""
+    """Everything that commands started with `environment` leave on this machine.
+
+    As a context, it ends at the end what a failed test has left.
+    """
 
     def __init__(self) -> None:
         # Short: Ray's sockets lie deep below it, and a socket's path is short.
         self.temporary = Path(tempfile.mkdtemp(prefix="sl-", dir="/tmp"))
         self.mark = f"{MARK}={secrets.token_hex(8)}"
+        self.started: list[subprocess.Popen[bytes]] = []
+        """Children of this process, which are waited for at the end."""
         self._namespaces: set[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -53,8 +67,19 @@ class Traces:
     def folders(self) -> list[str]:
         return [path.name for path in self.temporary.iterdir()]
 
-    def remove(self) -> None:
+    def close(self) -> None:
+        """Ends what is left, and removes the folder."""
+        wait_until(self._kill_all)
+        for process in self.started:
+            process.wait()
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def _kill_all(self) -> bool:
+        """Returns whether nothing was left; others may start while these are killed."""
+        for process in (left := self.processes()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return not left
 
 
 def network_namespaces() -> set[str]:

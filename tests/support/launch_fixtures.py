@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,11 +33,8 @@ def without_optimization() -> Iterator[None]:
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    for process in traces.processes():
-        os.kill(process, signal.SIGKILL)
-    traces.remove()
+    with Traces() as traces:
+        yield traces
 
 
 @pytest.fixture
@@ -79,10 +75,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
 
 
 def _unbroken(folder: Path) -> list[list[Any]]:
-    traces = Traces()
-    launcher = Launcher(folder, traces)
-    (folder / "job.yaml").write_text(fault_matrix.JOB)
-    run = launcher("unbroken")
-    assert run.wait() == 0, run.output
-    traces.remove()
+    with Traces() as traces:
+        launcher = Launcher(folder, traces)
+        (folder / "job.yaml").write_text(fault_matrix.JOB)
+        run = launcher("unbroken")
+        assert run.wait() == 0, run.output
     return fault_matrix.curve_of(run)

@@ -48,6 +48,7 @@ class Launch:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        traces.started.append(self.process)
 
     @property
     def output(self) -> str:

@@ -1,8 +1,6 @@
 """A project that is launched from, and traces of what it leaves."""
 
-import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    for process in traces.processes():
-        os.kill(process, signal.SIGKILL)
-    traces.remove()
+    with Traces() as traces:
+        yield traces
 
 
 @pytest.fixture(scope="module")

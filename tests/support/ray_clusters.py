@@ -128,7 +128,7 @@ class RayCluster:
 
     def close(self) -> None:
         assert self._reaped.close()
-        self.traces.remove()
+        self.traces.close()
 
     def _inside(self, process: int) -> list[str]:
         """What a host's commands begin with: each has a disk of its own at `apart`, as root."""

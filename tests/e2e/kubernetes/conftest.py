@@ -31,10 +31,9 @@ def cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    traces.assert_nothing_left()
-    traces.remove()
+    with Traces() as traces:
+        yield traces
+        traces.assert_nothing_left()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import importlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,16 +38,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def traces(folder: Path) -> Iterator[Traces]:
     """The environment of these tests, in which nothing is left at the end."""
-    traces, before, start = Traces(), dict(os.environ), Path.cwd()
-    os.environ.update(traces.environment)
-    os.chdir(folder)
-    yield traces
-    os.chdir(start)
-    os.environ.clear()
-    os.environ.update(before)
-    for process in traces.processes():
-        os.kill(process, signal.SIGKILL)
-    traces.remove()
+    before, start = dict(os.environ), Path.cwd()
+    with Traces() as traces:
+        os.environ.update(traces.environment)
+        os.chdir(folder)
+        yield traces
+        os.chdir(start)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def job(**changes: object) -> Job:

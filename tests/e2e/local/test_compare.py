@@ -159,15 +159,12 @@ def _made(names: Iterable[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    traces = Traces()
-    project = Project(tmp_path_factory.mktemp("compare"), traces.environment)
-    project.launch("up", "one.yaml")
-    try:
+    with Traces() as traces:
+        project = Project(tmp_path_factory.mktemp("compare"), traces.environment)
+        project.launch("up", "one.yaml")
         _run_all(project)
         yield project
-    finally:
         project.launch("down", "one.yaml", "--yes")
-        traces.remove()
 
 
 def _run_all(project: Project) -> None:

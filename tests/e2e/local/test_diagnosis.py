@@ -66,15 +66,14 @@ def steps_of(run: Launch) -> int:
 
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stuck]:
-    traces = Traces()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("A_SECRET", "the-secret")
-        run = Stuck(Launcher(tmp_path_factory.mktemp("stuck"), traces))
-    yield run
-    run.run.process.terminate()
-    run.run.wait()
-    assert not traces.processes()
-    traces.remove()
+    with Traces() as traces:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("A_SECRET", "the-secret")
+            run = Stuck(Launcher(tmp_path_factory.mktemp("stuck"), traces))
+        yield run
+        run.run.process.terminate()
+        run.run.wait()
+        assert not traces.processes()
 
 
 def test_equal_stacks_are_printed_once(stuck: Stuck) -> None:

@@ -43,9 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    traces.remove()
+    with Traces() as traces:
+        yield traces
 
 
 def test_its_memory_is_planned(folder: Path, traces: Traces) -> None:

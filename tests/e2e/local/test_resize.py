@@ -76,9 +76,8 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    traces = Traces()
-    yield Place(tmp_path_factory.mktemp("resize"), traces)
-    traces.remove()
+    with Traces() as traces:
+        yield Place(tmp_path_factory.mktemp("resize"), traces)
 
 
 @pytest.fixture(scope="module")

@@ -39,11 +39,10 @@ def saving(launch: Launcher) -> Launcher:
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """The same job in a run that nothing happened to."""
-    traces = Traces()
-    run = save_often(Launcher(tmp_path_factory.mktemp("unbroken"), traces))("unbroken")
-    assert run.wait() == 0, run.output
-    yield run
-    traces.remove()
+    with Traces() as traces:
+        run = save_often(Launcher(tmp_path_factory.mktemp("unbroken"), traces))("unbroken")
+        assert run.wait() == 0, run.output
+        yield run
 
 
 def resume(launch: Launcher, name: str, *words: str) -> subprocess.CompletedProcess[str]:

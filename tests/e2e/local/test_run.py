@@ -35,9 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    traces.remove()
+    with Traces() as traces:
+        yield traces
 
 
 def launch(folder: Path, traces: Traces, *words: str) -> subprocess.CompletedProcess[str]:

@@ -88,12 +88,12 @@ def metrics(run: Launch) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launch, Data]]:
     """A run of all sources together, and its data."""
-    folder, traces = tmp_path_factory.mktemp("mixed"), Traces()
+    folder = tmp_path_factory.mktemp("mixed")
     sources = []
     for kind, weight in WEIGHTS.items():
         (folder / kind).mkdir()
         sources.append({**write(folder / kind, kind), "name": kind, "weight": weight})
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, Traces() as traces:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         launcher = Launcher(folder, traces)
         job_of(launcher, data := {"mixture": sources, "global_batch": BATCH})
@@ -101,7 +101,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launch, Da
         assert run.wait() == 0, run.output
         yield run, Data.model_validate({**data, "seq_len": 16, "validation_fraction": 0.1})
         traces.assert_nothing_left(timeout_s=5.0)
-        traces.remove()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from tests.support.poisoned import (
 from trainer.contract.config.loader import dump
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    found = Traces()
-    yield found
-    found.remove()
 
 
 @pytest.mark.full

@@ -30,10 +30,9 @@ def slurm_environment() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def traces(slurm_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
     monkeypatch.setenv("SLURM_CONF", slurm_environment["SLURM_CONF"])
-    traces = Traces()
-    yield traces
-    traces.assert_nothing_left()
-    traces.remove()
+    with Traces() as traces:
+        yield traces
+        traces.assert_nothing_left()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A simulated pod of two hosts that the tests of this folder share."""
+"""A simulated pod of two hosts that the tests of this folder share, and what they leave."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ import pytest
 from launcher.gang.connect import BEFORE_RAY
 from launcher.providers.local import provider
 from launcher.providers.ray.host_cluster import OwnedCluster
+from tests.support.assert_no_leftovers import Traces
 from tests.support.worlds import tpu_world
 from trainer.contract.planning.plan import World
 
@@ -16,6 +17,12 @@ with pytest.MonkeyPatch.context() as patch:
     for name, value in {**BEFORE_RAY, "RAY_AUTH_MODE": "token"}.items():
         patch.setenv(name, value)
     import ray  # noqa: F401
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    with Traces() as traces:
+        yield traces
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,10 @@ TREE = "setsid sh -c 'while :; do sleep 0.01; done' & sleep 1000"
 
 @pytest.fixture
 def tree() -> Iterator[Traces]:
-    traces = Traces()
-    process = subprocess.Popen(["sh", "-c", TREE], env=traces.environment)
-    wait_until(lambda: len(traces.processes()) >= 4)
-    yield traces
-    while found := traces.processes():
-        subprocess.run(["kill", "-KILL", *map(str, found)], stderr=subprocess.DEVNULL)
-    process.wait()
-    traces.remove()
+    with Traces() as traces:
+        traces.started.append(subprocess.Popen(["sh", "-c", TREE], env=traces.environment))
+        wait_until(lambda: len(traces.processes()) >= 4)
+        yield traces
 
 
 def are_stopped(traces: Traces) -> bool:

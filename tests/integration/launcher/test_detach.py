@@ -86,11 +86,10 @@ class Detached:
 
 @pytest.fixture(scope="module")
 def detached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Detached]:
-    traces = Traces()
-    detached = Detached(tmp_path_factory.mktemp("detached"), traces)
-    yield detached
-    detached.end()
-    traces.remove()
+    with Traces() as traces:
+        detached = Detached(tmp_path_factory.mktemp("detached"), traces)
+        yield detached
+        detached.end()
 
 
 def test_the_run_is_held_when_the_command_returns(detached: Detached) -> None:

@@ -19,10 +19,10 @@ CLUSTER = {"accelerator": "cpu", "hosts": 1, "devices_per_host": 1, "provider": 
 
 
 @pytest.mark.slow
-def test_a_node_that_ends_while_it_starts_is_started_again() -> None:
+def test_a_node_that_ends_while_it_starts_is_started_again(traces: Traces) -> None:
     """As on a host whose disk is slow: Ray waits 15 s for some of its own processes."""
     answers = MessageReader((HeadPort, NodeUp), "the host", HostError)
-    traces, ip = Traces(), f"127.77.{secrets.randbelow(250)}.1"
+    ip = f"127.77.{secrets.randbelow(250)}.1"
     world = Cluster.model_validate(CLUSTER).world(simulated=True)
     order = NodeOrder(token=secrets.token_hex(32), process=0, world=world, ip=ip, head=None)
 
@@ -43,4 +43,3 @@ def test_a_node_that_ends_while_it_starts_is_started_again() -> None:
             os.kill(process, signal.SIGKILL)
         assert answers.parse(host.stdout.readline()) == NodeUp()
     traces.assert_nothing_left()
-    traces.remove()

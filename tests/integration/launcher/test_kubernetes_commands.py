@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,13 +91,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     provider = f"{{kind: kubernetes, image: {IMAGE}}}"
     (tmp_path / "pods.yaml").write_text(f"accelerator: v4-16\nprovider: {provider}\n")
     return tmp_path
-
-
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    traces.remove()
 
 
 def test_a_dry_run_prints_what_would_be_asked_for_and_asks_nobody(

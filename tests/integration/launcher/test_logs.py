@@ -301,8 +301,10 @@ while True:
 
 
 @pytest.mark.parametrize("victim", ["owner", "reaper", "program"])
-def test_output_is_in_log_after_any_process_is_killed(tmp_path: Path, victim: str) -> None:
-    traces, told = Traces(), tmp_path / "told"
+def test_output_is_in_log_after_any_process_is_killed(
+    traces: Traces, tmp_path: Path, victim: str
+) -> None:
+    told = tmp_path / "told"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         env=traces.environment,
@@ -323,4 +325,3 @@ def test_output_is_in_log_after_any_process_is_killed(tmp_path: Path, victim: st
     assert lines == [b"line %d" % number for number in range(1, len(lines))] + [b""]
     assert len(lines) > int(told.read_text() or 0)
     traces.assert_nothing_left()
-    traces.remove()

@@ -125,8 +125,9 @@ if os.fork() == 0:
 
 
 @pytest.mark.parametrize("kind", STUBBORN)
-def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str) -> None:
-    traces = Traces()
+def test_nothing_of_a_program_lives_5_s_after_its_stop(
+    traces: Traces, tmp_path: Path, kind: str
+) -> None:
     command = [sys.executable, "-c", f"{SAY}{IGNORES}{STUBBORN[kind]}\ntime.sleep(999)"]
     program = HostProcess(command, traces.environment, tmp_path / "log", tmp_path, grace_s=2.0)
     wait_for_event(program)
@@ -136,7 +137,6 @@ def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str
     traces.assert_nothing_left()
     assert time.monotonic() - began < 5.0
     assert collect(program, timeout_s=5.0).stopped
-    traces.remove()
 
 
 def test_a_program_that_the_kernel_killed_for_want_of_memory_is_known(

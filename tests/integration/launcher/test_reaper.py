@@ -35,15 +35,6 @@ else:
 """
 
 
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    traces = Traces()
-    yield traces
-    for process in traces.processes():
-        os.kill(process, signal.SIGKILL)
-    traces.remove()
-
-
 def start_owner(
     traces: Traces, *more: str, code: str = OWNER, folder: str = "folder"
 ) -> subprocess.Popen[str]:

@@ -133,15 +133,13 @@ def test_a_run_whose_job_has_left_the_queue_without_a_word_is_lost(
 
 
 def test_where_slurm_is_not_the_command_says_so_and_leaves_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.yaml").write_text('name: small\ncommand: ["true"]\n')
     cluster = "accelerator: cpu\nhosts: 2\ndevices_per_host: 1\nprovider: {kind: slurm}\n"
     (tmp_path / "slurm.yaml").write_text(cluster)
     monkeypatch.setenv("PATH", str(tmp_path))
-    traces = Traces()
     told = run_launcher(tmp_path, traces.environment, "-c", "slurm.yaml", "job.yaml")
-    traces.remove()
     assert told.returncode == NO_CLUSTER, told.stdout + told.stderr
     assert "sbatch is not on this machine: type the command where" in told.stderr
     assert not (tmp_path / "runs" / "small").exists()

@@ -118,6 +118,7 @@ def test_another_job_of_the_same_shapes_keeps_its_programs_too(
     assert work(attempt(2, tmp_path / "other", sample=sample)) == NONE
 
 
+@pytest.mark.full
 def test_a_custom_model_is_neither_traced_nor_compiled_again(
     no_programs: Path, tmp_path: Path
 ) -> None:
