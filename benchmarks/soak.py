@@ -215,7 +215,7 @@ def main() -> None:
         steps = STEPS_PER_FAULT * (1 + options.faults)
         job = JOB.format(steps=steps, in_memory=options.in_memory)
         (launcher.folder / "job.yaml").write_text(job)
-        same_hosts = _cluster(launcher, "same-hosts", options.hosts)
+        same_hosts = launcher.cluster_file("same-hosts", hosts=options.hosts)
         undisturbed = launcher.on(same_hosts, "undisturbed", ["checkpoint=null"])
         undisturbed.wait(UNDISTURBED_TIMEOUT_S)
         rng = random.Random(options.seed)
@@ -225,7 +225,8 @@ def main() -> None:
         slow = f"time.sleep({STEP_S}); {sleeps_at(launcher.folder / 'sleep')}"
         networks = ", netns: true" if options.netns else ""
         provider = sabotage(launcher.folder, slow) + networks
-        session = Session(launcher, _cluster(launcher, "soak-cluster", options.hosts, provider))
+        cluster = launcher.cluster_file("soak-cluster", provider, hosts=options.hosts)
+        session = Session(launcher, cluster)
         soak = Soak(session, launcher, rng, options.hosts)
         soak.add(STORAGE_ERRORS, storage_errors(storage, rng))
         soak.add(SLOW_STORAGE, slow_storage(storage))
@@ -252,13 +253,6 @@ def main() -> None:
     for holds, text in checks:
         print("ok  " if holds else "FAIL", text)
     sys.exit(0 if all(holds for holds, _ in checks) else 1)
-
-
-def _cluster(launcher: Launcher, name: str, hosts: int, provider: str = "") -> Path:
-    """Writes a cluster file."""
-    cluster = launcher.cluster_file(name, provider)
-    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {hosts}"))
-    return cluster
 
 
 def _print_recoveries(recoveries: list[tuple[Shot, Recovery]]) -> None:

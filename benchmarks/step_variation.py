@@ -133,8 +133,7 @@ def _started(way: str, folder: Path, traces: Traces, hosts: int) -> Launch:
     change = NO_CHANGE if values.is_coordinated else NO_COLLECTION
     path = hook(folder, "trainer.callbacks", change, "")
     of_hosts = ", ".join(f"{host}: {{PYTHONPATH: {path}}}" for host in range(hosts))
-    cluster = launcher.cluster_file("variation", f", host_env: {{{of_hosts}}}")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {hosts}"))
+    cluster = launcher.cluster_file("variation", f", host_env: {{{of_hosts}}}", hosts=hosts)
     launch = launcher.on(cluster, way)
     launch.wait_for_event("step", step=WARM_UP_STEPS)
     if values.standby_after_s != "null":

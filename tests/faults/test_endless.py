@@ -19,9 +19,7 @@ retries: {{failures: {failures}}}
 
 def launched(launch: Launcher, code: str, failures: int, provider: str = "") -> Launch:
     (launch.folder / "job.yaml").write_text(JOB.format(code=code, failures=failures))
-    cluster = launch.cluster_file("one", provider)
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
-    return launch.on(cluster, "any")
+    return launch.on(launch.cluster_file("one", provider, hosts=1), "any")
 
 
 def attempts(run: Launch) -> list[str]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 
 STORED, IN_MEMORY = 30, 45
 """The newest step in storage and in memory while the run waits before step 50."""
-HOSTS = "hosts: 2"
+ELASTIC = {"hosts": "{min: 1, max: 2}", "more": "wait_for_hosts_s: 0"}
 WORDS = (
     "checkpoint.in_memory_every_steps=5", "mesh.data=1", "mesh.fsdp=-1", "deadlines.step_s=300",
     "retries.standby_after_s=0",
@@ -35,11 +35,11 @@ def flag(tmp_path: Path) -> Path:
 def run(
     launch: Launcher, traces: Traces, tmp_path: Path, flag: Path, request: pytest.FixtureRequest
 ) -> Launch:
-    """A run of two hosts that waits before step 50. The parameter: `hosts`, or more of the file."""
+    """A run of two hosts that waits before step 50. The parameter: more of its cluster file."""
     provider, settled = hold_after_copies(tmp_path, IN_MEMORY, flag)
     (launch.folder / "job.yaml").write_text(JOB)
-    cluster = launch.cluster_file("faulty-cluster", provider)
-    cluster.write_text(cluster.read_text().replace("hosts: 2", getattr(request, "param", HOSTS)))
+    of_file = getattr(request, "param", {})
+    cluster = launch.cluster_file("faulty-cluster", provider, **of_file)
     run = launch.on(cluster, "faulty", WORDS)
     run.wait_for_event("checkpoint_saved", step=STORED)
     run.wait_for(lambda: all(path.exists() for path in settled))
@@ -80,7 +80,7 @@ def test_own_memory_is_read_then_the_copy_then_storage(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("run", [f"{HOSTS}\nspares: 1"], indirect=True)
+@pytest.mark.parametrize("run", [{"more": "spares: 1"}], indirect=True)
 def test_after_the_loss_of_a_host_its_neighbor_has_its_shards(
     run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_neighbor_that_is_lost_during_a_copy_costs_nothing(
     assert_finished(stuck_copy, unbroken, traces)
 
 
-@pytest.mark.parametrize("run", ["hosts: {min: 1, max: 2}\nwait_for_hosts_s: 0"], indirect=True)
+@pytest.mark.parametrize("run", [ELASTIC], indirect=True)
 def test_it_is_read_onto_fewer_hosts(
     run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
 ) -> None:

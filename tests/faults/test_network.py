@@ -31,6 +31,13 @@ def _no_namespace_is_left(traces: Traces) -> None:
     traces.watch_namespaces()
 
 
+def elastic(launch: Launcher, provider: str) -> Launch:
+    """A long run of one or two hosts, each in a network namespace of its own."""
+    more, hosts = "wait_for_hosts_s: 2", "{min: 1, max: 2}"
+    cluster = launch.cluster_file("elastic", f"{provider}, netns: true", more, hosts)
+    return launch.on(cluster, "elastic", ["steps=100000"])
+
+
 @pytest.mark.full
 def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Traces) -> None:
     run = launch(provider=", netns: true")
@@ -61,9 +68,7 @@ def test_silenced_host_ends_itself_and_others_continue(
     launch: Launcher, start: Callable[..., Launch], traces: Traces, tmp_path: Path
 ) -> None:
     slow = sabotage(tmp_path, "time.sleep(0.05)", host=0)  # leaves the cores to other tests
-    cluster = launch.cluster_file("elastic", f"{slow}, netns: true", "wait_for_hosts_s: 2")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
-    run = launch.on(cluster, "elastic", ["steps=100000"])
+    run = elastic(launch, slow)
     run.wait_for_event("checkpoint_saved")
     cut_off = trainer_of(traces, 1)
     Link(cut_off).lose_all()
@@ -92,9 +97,7 @@ def test_process_0_cut_off_in_a_save_commits_nothing_after_a_newer_attempt(
     """It halts right before its rename, until the newer attempt has committed the same step."""
     folder = launch.folder / "runs" / "elastic" / "checkpoints"
     provider = sabotage_commits(tmp_path, HALTED.format(committed=str(folder / "30")))
-    cluster = launch.cluster_file("elastic", provider + ", netns: true", "wait_for_hosts_s: 2")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
-    run = launch.on(cluster, "elastic", ["steps=100000"])
+    run = elastic(launch, provider)
     renamed, failed = tmp_path / "once-renamed", tmp_path / "once-failed"
     run.wait_for((tmp_path / "once-halted").exists)
     Link(trainer_of(traces, 0)).lose_all()

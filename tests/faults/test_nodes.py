@@ -127,8 +127,8 @@ def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
     """To one host less, and back: one curve."""
     slow = "os.environ['SLIPWAY_ATTEMPT'] != '3' and time.sleep(0.3)"
     provider = sabotage(tmp_path, slow) + ", replace_after_s: 8"
-    cluster = launch.cluster_file("elastic", provider, "wait_for_hosts_s: 2")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {{min: 2, max: {hosts}}}"))
+    elastic = f"{{min: 2, max: {hosts}}}"
+    cluster = launch.cluster_file("elastic", provider, "wait_for_hosts_s: 2", elastic)
     run = launch.on(cluster, "elastic", ["checkpoint.every_steps=10"])
     run.wait_for_event("step", step=15)
     os.kill(node_of(traces, hosts - 1), signal.SIGKILL)

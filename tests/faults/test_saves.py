@@ -30,8 +30,7 @@ def save_once(launch: Launcher, start: Callable[..., Launch], tmp_path: Path) ->
     """Starts a run on one host that saves at its end, with `code` at each moment of the commit."""
 
     def save_once(code: str, *words: str) -> Launch:
-        cluster = launch.cluster_file("alone", sabotage_commits(tmp_path, code))
-        cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
+        cluster = launch.cluster_file("alone", sabotage_commits(tmp_path, code), hosts=1)
         return launch.on(cluster, "slow", ["steps=12", "retries.failures=0", *words])
 
     return save_once

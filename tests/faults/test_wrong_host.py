@@ -20,8 +20,7 @@ def test_a_host_that_computes_wrong_is_replaced_for_good(
     path, faulty = flip_checked_gradient(tmp_path, STEP, "layers.attention.query.kernel")
     variables = {n: {"PYTHONPATH": str(path), **(faulty if n == WRONG else {})} for n in range(4)}
     (launch.folder / "job.yaml").write_text(JOB)
-    cluster = launch.cluster_file("faulty", f", host_env: {variables}", "spares: 1")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 3"))
+    cluster = launch.cluster_file("faulty", f", host_env: {variables}", "spares: 1", hosts=3)
     run = launch.on(cluster, "faulty", WORDS)
     assert_finished(run, unbroken, traces)
     assert [(end["end_reason"], end["step"]) for end in ends(run)] == [("wrong_host", STEP - 1)]

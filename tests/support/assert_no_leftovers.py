@@ -18,7 +18,7 @@ MARK = "LEFTOVER_MARK"
 class Traces:
     """Everything that commands started with `environment` leave on this machine.
 
-    As a context, it ends at the end what a failed test has left.
+    As a context manager, it ends what a failed test has left.
     """
 
     def __init__(self) -> None:

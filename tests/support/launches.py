@@ -25,7 +25,7 @@ SAME = ("step", "loss", "examples", "learning_rate", "tokens")
 """Keys of a step's metrics that do not depend on the speed of the machine."""
 CLUSTER = """\
 accelerator: cpu
-hosts: 2
+hosts: %s
 devices_per_host: 1
 provider: {kind: local%s}
 %s
@@ -117,9 +117,11 @@ class Launcher:
     def resume(self, name: str, *words: str) -> Launch:
         return Launch(self.folder, self.traces, name, ["resume", name, *words])
 
-    def cluster_file(self, name: str, provider: str = "", more: str = "") -> Path:
+    def cluster_file(
+        self, name: str, provider: str = "", more: str = "", hosts: int | str = 2
+    ) -> Path:
         path = self.folder / f"{name}.yaml"
-        path.write_text(CLUSTER % (provider, more))
+        path.write_text(CLUSTER % (hosts, provider, more))
         return path
 
 

@@ -155,8 +155,7 @@ def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     alone.wait_for_step()
     assert alone("stop", "small").returncode == 0
     (last, *_) = checkpoint_metadata.steps(alone.folder / "checkpoints")
-    one_host = alone.launch.cluster_file("one")
-    one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
+    one_host = alone.launch.cluster_file("one", hosts=1)
     words = ["resume", "small", "-do", "json", "-c", str(one_host), f"steps={last + 50}"]
     resumed = alone(*words)
     assert resumed.returncode == 0, resumed.stderr

@@ -46,8 +46,7 @@ class Stuck:
         self.folder, self.traces = launch.folder, launch.traces
         (self.folder / "stuck.py").write_text(STUCK)
         (self.folder / "job.yaml").write_text(JOB)
-        cluster = launch.cluster_file("cluster")
-        cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 3"))
+        cluster = launch.cluster_file("cluster", hosts=3)
         words = ["--cluster", str(cluster), "job.yaml"]
         self.run = Launch(self.folder, self.traces, "stuck", words)
         self.run.wait_for(lambda: all(map(self.pid_of, range(3))))

@@ -98,8 +98,8 @@ def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
 
     No step is repeated.
     """
-    cluster = launch.cluster_file("elastic", sabotage(tmp_path, "time.sleep(0.02)"))
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
+    slow = sabotage(tmp_path, "time.sleep(0.02)")
+    cluster = launch.cluster_file("elastic", slow, hosts="{min: 1, max: 2}")
     (launch.folder / "next.yaml").write_text("{name: next, command: [sleep, '1']}")
     first, second = (launch.folder / "runs" / name for name in ("first", "next"))
 

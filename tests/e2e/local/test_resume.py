@@ -107,8 +107,7 @@ def test_after_kill_9_a_run_goes_on_on_another_number_of_hosts(
     run.wait_for(lambda: saved(run))
     run.process.kill()
     run.wait()
-    one_host = saving.cluster_file("one")
-    one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
+    one_host = saving.cluster_file("one", hosts=1)
     done = resume(saving, "killed", "--cluster", str(one_host))
     assert done.returncode == 0, done.stdout + done.stderr
     assert_whole(run, unbroken)

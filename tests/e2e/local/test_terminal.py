@@ -45,8 +45,7 @@ def steps_of(launch: Launcher) -> int:
 
 
 def launch_words(launch: Launcher) -> list[str]:
-    cluster = launch.cluster_file("cluster")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
+    cluster = launch.cluster_file("cluster", hosts=1)
     words = [sys.executable, "-m", "launcher", "-c", str(cluster), "job.yaml"]
     return [*words, "checkpoint.every_steps=100000"]
 
