@@ -57,9 +57,12 @@ def row_digests_of_rounds(array: jax.Array) -> jax.Array:
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
-    """Returns all digests, one program each: on CPU, a single program would hold copies of all."""
-    numbers = [executables.call(_of_shards(array.sharding), array) for array in arrays]
-    return [int(number) for number in numbers]
+    """Returns all digests, one program each: on CPU, a single program would hold copies of all.
+
+    Each program ends before the next one begins: XLA on CPU has few threads, and the collectives of
+    two programs on several devices of a process can wait for each other.
+    """
+    return [int(executables.call(_of_shards(array.sharding), array)) for array in arrays]
 
 
 def prepare_digests(arrays: Iterable[jax.ShapeDtypeStruct]) -> None:
