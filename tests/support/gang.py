@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,8 @@ from trainer.contract.records.teacher import teacher_model
 from trainer.model import custom
 
 DEADLINE_S = 240
+STACKS_S = 1.0
+"""In which a process that hangs writes the stacks of its threads."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,8 @@ def wait(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> Ended:
     """Until all have ended, within the deadline."""
     try:
         codes = [process.wait(DEADLINE_S) for process in started]
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"{error}\n{_stacks(run_dir, started)}") from None
     finally:
         for process in started:
             process.kill()
@@ -157,3 +163,12 @@ def wait(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> Ended:
             for line in (run_dir / f"events-{n}.jsonl").read_text().splitlines()
         ],
     )
+
+
+def _stacks(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> str:
+    """Returns the output of processes that hang, with the stacks of their threads at its end."""
+    for process in started:
+        process.send_signal(signal.SIGUSR1)
+    time.sleep(STACKS_S)
+    logs = [(run_dir / f"output-{n}.log").read_text(errors="replace") for n in range(len(started))]
+    return "\n".join(f"process {n}:\n{log}" for n, log in enumerate(logs))
