@@ -290,7 +290,7 @@ while True:
     number += 1
     os.write(1, b"line %d\\\\n" % number)
     if number % 100 == 0:
-        open("told", "w").write(str(number))
+        open("printed", "w").write(str(number))
 '''
 folder = Path(sys.argv[1])
 program = HostProcess([sys.executable, "-c", code], os.environ, folder / "log", folder, 0.5)
@@ -304,7 +304,7 @@ while True:
 def test_output_is_in_log_after_any_process_is_killed(
     traces: Traces, tmp_path: Path, victim: str
 ) -> None:
-    told = tmp_path / "told"
+    printed = tmp_path / "printed"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         env=traces.environment,
@@ -313,7 +313,7 @@ def test_output_is_in_log_after_any_process_is_killed(
     try:
         assert owner.stdout
         reaper = int(owner.stdout.readline())
-        wait_until(lambda: told.exists() and int(told.read_text() or 0) > 1000, 60.0)
+        wait_until(lambda: printed.exists() and int(printed.read_text() or 0) > 1000, 60.0)
         commands = {pid: traces.processes()[pid] for pid in descendants(reaper)}
         program = next(pid for pid, command in commands.items() if "number" in command)
         os.kill({"owner": owner.pid, "reaper": reaper, "program": program}[victim], signal.SIGKILL)
@@ -323,5 +323,5 @@ def test_output_is_in_log_after_any_process_is_killed(
         owner.communicate()
     lines = whole(tmp_path / "log").split(b"\n")
     assert lines == [b"line %d" % number for number in range(1, len(lines))] + [b""]
-    assert len(lines) > int(told.read_text() or 0)
+    assert len(lines) > int(printed.read_text() or 0)
     traces.assert_nothing_left()
